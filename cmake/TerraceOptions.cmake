@@ -1,0 +1,26 @@
+option(TERRACE_BUILD_TESTS "Build the tests" ON)
+option(TERRACE_BUILD_BENCH "Build the benchmarks" ON)
+option(TERRACE_BUILD_FUZZ "Build the fuzzers (needs Clang)" OFF)
+set(TERRACE_SANITIZE "" CACHE STRING "Sanitizers to build with: address, thread or empty")
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+# Warnings are errors in our code only; system headers are included with -isystem.
+add_library(terrace_flags INTERFACE)
+target_compile_options(terrace_flags INTERFACE
+  -Wall -Wextra -Werror -Wno-pedantic -Wno-missing-field-initializers -Wno-psabi -fno-omit-frame-pointer)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  target_compile_options(terrace_flags INTERFACE -Wthread-safety)
+endif()
+target_include_directories(terrace_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
+
+if(TERRACE_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined)
+  add_link_options(-fsanitize=address,undefined)
+elseif(TERRACE_SANITIZE STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -Wno-tsan)
+  add_link_options(-fsanitize=thread)
+endif()
