@@ -1,0 +1,91 @@
+// The operators a model is composed of, as one interface a device family implements: ops/ref (plain
+// float32, the definition of right), ops/cpu (named variants), later one folder a chip. Every call
+// is ordered after the calls before it on the same backend; results may be read on the host after
+// Synchronize(). A backend is used by one thread at a time.
+//
+// Activations are float32 on the device. Errors: InvalidArgument for shapes that do not fit (names
+// the operator), Unimplemented for a dtype or layout the backend does not take; nothing is written
+// then.
+#ifndef TERRACE_OPS_BACKEND_H_
+#define TERRACE_OPS_BACKEND_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ops/types.h"
+
+namespace terrace::ops {
+
+// One y = W x + b of a group that shares its input.
+struct MatMulTarget {
+  Weight weight;  // [out, in]
+  Vector bias;    // [out] or absent
+  Matrix out;     // [rows, out]
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  // "ref", "portable", "avx2", "avx512vnni" ...
+  virtual std::string_view name() const = 0;
+
+  // The layout in which this backend wants a matrix of `dtype` [rows, cols], the bytes it takes
+  // there, and the conversion from GGUF's plain rows. Packing is lossless. `source` holds
+  // rows * RowBytes(dtype, cols) bytes, `packed` PackedBytes(). Thread-safe; host memory both.
+  virtual Layout PreferredLayout(DType dtype, int32_t rows, int32_t cols) const = 0;
+  virtual uint64_t PackedBytes(Layout layout, DType dtype, int32_t rows, int32_t cols) const = 0;
+  virtual absl::Status Pack(Layout layout, DType dtype, int32_t rows, int32_t cols,
+                            std::span<const std::byte> source,
+                            std::span<std::byte> packed) const = 0;
+
+  // out[r] = scale * table.row(ids[r]); table [vocab, width], out [ids.size(), width].
+  virtual absl::Status EmbedRows(const Weight& table, std::span<const int32_t> ids, float scale,
+                                 Matrix out) = 0;
+
+  // out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight. x and out may be the same.
+  virtual absl::Status RmsNorm(Matrix x, Vector weight, float eps, Matrix out) = 0;
+  // The same over each head of x [rows, heads * weight.size], in place (query and key norms).
+  virtual absl::Status RmsNormHeads(Matrix x, int32_t heads, Vector weight, float eps) = 0;
+
+  // y = W x + b for each target; the input is read (and quantised) once for all. x [rows, in].
+  virtual absl::Status MatMul(Matrix x, std::span<const MatMulTarget> targets) = 0;
+
+  // Rotates heads of x [rows, heads * head_dim] in place, by batch.positions.
+  virtual absl::Status Rope(Matrix x, int32_t heads, int32_t head_dim, const BatchRows& batch,
+                            const RopeParams& params) = 0;
+
+  // Writes k [rows, kv_heads * key_dim] and v [rows, kv_heads * value_dim] to the KV blocks of
+  // `layer` at the batch's positions.
+  virtual absl::Status StoreKv(Matrix k, Matrix v, int32_t layer, const KvGeometry& geometry,
+                               const BatchRows& batch) = 0;
+
+  // Causal attention over each sequence's KV blocks (which already hold the batch's own tokens).
+  // q [rows, heads * key_dim], out [rows, heads * value_dim].
+  virtual absl::Status Attention(Matrix q, const AttentionParams& params,
+                                 const KvGeometry& geometry, const BatchRows& batch,
+                                 Matrix out) = 0;
+
+  // out = activation(gate) * up; out may be gate.
+  virtual absl::Status Glu(Activation activation, Matrix gate, Matrix up, Matrix out) = 0;
+
+  // x += y.
+  virtual absl::Status Add(Matrix x, Matrix y) = 0;
+  // x *= scale.
+  virtual absl::Status Scale(Matrix x, float scale) = 0;
+  // x = cap * tanh(x / cap).
+  virtual absl::Status Softcap(Matrix x, float cap) = 0;
+  // out.row(i) = x.row(rows[i]).
+  virtual absl::Status GatherRows(Matrix x, std::span<const int32_t> rows, Matrix out) = 0;
+
+  // Waits for all calls before it.
+  virtual absl::Status Synchronize() = 0;
+};
+
+}  // namespace terrace::ops
+
+#endif  // TERRACE_OPS_BACKEND_H_
