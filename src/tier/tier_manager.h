@@ -1,0 +1,174 @@
+// The tier manager: the one place that decides where each byte of weights, KV and workspace lies.
+// It owns the ledger and the transfer queues, loads segments from disk in execution order, evicts by
+// policy, and hands out pins and buffers. It knows bytes and segments, not tensors.
+//
+// Thread-safe. Blocking calls (Acquire, Allocate) may be made from any thread that is not one of the
+// manager's own.
+#ifndef TERRACE_TIER_TIER_MANAGER_H_
+#define TERRACE_TIER_TIER_MANAGER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tier/types.h"
+
+namespace terrace {
+class Clock;
+}
+namespace terrace::device {
+class Device;
+}
+
+namespace terrace::tier {
+
+class TierManagerImpl;
+
+// A move-only handle that keeps a segment resident and yields its device address. Destroying it
+// unpins. Must not outlive the manager.
+class Pin {
+ public:
+  Pin() = default;
+  Pin(Pin&& other) noexcept;
+  Pin& operator=(Pin&& other) noexcept;
+  ~Pin();
+
+  const std::byte* data() const { return data_; }
+  uint64_t bytes() const { return bytes_; }
+  explicit operator bool() const { return manager_ != nullptr; }
+  void Release();
+
+ private:
+  friend class TierManagerImpl;
+  TierManagerImpl* manager_ = nullptr;
+  ModelId model_ = 0;
+  uint32_t segment_ = 0;
+  const std::byte* data_ = nullptr;
+  uint64_t bytes_ = 0;
+};
+
+// A move-only piece of device memory with its reservation; destroying it gives both back. Must not
+// outlive the manager.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  DeviceBuffer(DeviceBuffer&& other) noexcept;
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
+  ~DeviceBuffer();
+
+  std::byte* data() const { return data_; }
+  uint64_t bytes() const { return bytes_; }
+  explicit operator bool() const { return manager_ != nullptr; }
+  void Release();
+
+ private:
+  friend class TierManagerImpl;
+  TierManagerImpl* manager_ = nullptr;
+  Owner owner_;
+  std::byte* data_ = nullptr;
+  uint64_t bytes_ = 0;
+};
+
+struct TierManagerOptions {
+  uint64_t device_budget_bytes = 0;
+  // Reclaim starts when more than this share of the budget is booked.
+  double swap_threshold = 0.90;
+  // Reads in flight and the bounded staging ring for devices with memory of their own.
+  uint32_t read_depth = 8;
+  uint64_t staging_bytes = uint64_t{32} << 20;
+};
+
+// One line of the ledger.
+struct LedgerLine {
+  Tier tier = Tier::kDevice;
+  Owner owner;
+  uint64_t bytes = 0;
+};
+
+struct SegmentState {
+  std::string name;
+  uint64_t bytes = 0;
+  bool resident = false;
+  bool loading = false;
+  uint32_t pins = 0;
+};
+
+struct ModelState {
+  std::string name;
+  uint64_t bytes = 0;           // of all segments
+  uint64_t resident_bytes = 0;
+  uint64_t loads = 0;           // segments loaded since start
+  uint64_t evictions = 0;       // segments evicted since start
+  int64_t last_used_us = 0;
+  std::vector<SegmentState> segments;
+};
+
+struct LinkState {
+  std::string name;             // "disk-to-device" ...
+  uint64_t bytes = 0;           // moved since start
+  uint64_t transfers = 0;
+  uint64_t queued = 0;          // now
+  double bandwidth_bytes_per_s = 0;  // estimate of what the link gives when busy; 0: not known yet
+  double latency_us = 0;
+};
+
+struct TierSnapshot {
+  uint64_t device_budget_bytes = 0;
+  uint64_t device_used_bytes = 0;
+  std::vector<LedgerLine> ledger;
+  std::vector<ModelState> models;
+  std::vector<LinkState> links;
+  uint64_t checksum_failures = 0;
+};
+
+class TierManager {
+ public:
+  // `device` and `clock` must outlive the manager.
+  static absl::StatusOr<std::unique_ptr<TierManager>> Create(const TierManagerOptions& options,
+                                                             device::Device* device,
+                                                             const Clock* clock);
+  ~TierManager();  // cancels what is in flight and waits for it
+
+  // Adds a model; loads nothing. ResourceExhausted if one segment alone exceeds the budget.
+  absl::StatusOr<ModelId> Register(ModelSpec spec);
+  // Evicts and forgets a model. FailedPrecondition while it is pinned.
+  absl::Status Unregister(ModelId model);
+
+  // Asks for segments [first, first + count) in order, without waiting. Never evicts what is pinned
+  // or more urgent; a prefetch that does not fit is dropped.
+  void Prefetch(ModelId model, uint32_t first, uint32_t count, Priority priority);
+
+  // Pins a segment, loading it first if need be and evicting others for it. Waits. Errors: Cancelled
+  // when `cancel` (may be null) is set meanwhile; ResourceExhausted with who holds what if nothing
+  // can be evicted; DataLoss if the bytes do not match their checksum at the source; other errors of
+  // the source as they are. A failed load leaves nothing booked, and the next Acquire tries again.
+  absl::StatusOr<Pin> Acquire(ModelId model, uint32_t segment, Priority priority,
+                              const CancelFlag* cancel);
+
+  // Device memory for KV or workspace, evicting idle weights if need be. ResourceExhausted with who
+  // holds what if it cannot be had.
+  absl::StatusOr<DeviceBuffer> Allocate(const Owner& owner, uint64_t bytes);
+
+  // Drops a model's resident segments that are not pinned (an operator's "unload").
+  void EvictModel(ModelId model);
+  // True if `bytes` more could be had by evicting everything that is neither pinned nor booked to KV
+  // or workspace.
+  bool CouldFit(uint64_t bytes) const;
+
+  TierSnapshot Snapshot() const;
+  // Internal when an invariant is broken: ledger sums equal allocations, no byte has two owners,
+  // pinned segments are resident.
+  absl::Status CheckInvariants() const;
+
+ private:
+  explicit TierManager(std::unique_ptr<TierManagerImpl> impl);
+  std::unique_ptr<TierManagerImpl> impl_;
+};
+
+}  // namespace terrace::tier
+
+#endif  // TERRACE_TIER_TIER_MANAGER_H_

@@ -1,0 +1,90 @@
+// Words of the tier manager: who owns bytes, how urgent a transfer is, and what a model's weights
+// look like to a manager that knows bytes and not tensors.
+#ifndef TERRACE_TIER_TYPES_H_
+#define TERRACE_TIER_TYPES_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace terrace::os {
+class DirectFile;
+}
+
+namespace terrace::tier {
+
+inline constexpr uint64_t kMaxBlockBytes = uint64_t{4} << 20;
+inline constexpr uint64_t kBlockAlignment = 4096;
+
+enum class Tier : uint8_t { kDevice, kHost, kDisk, kObject, kRemote };
+enum class Kind : uint8_t { kWeights, kKv, kWorkspace, kStaging };
+
+// Who a reservation is booked to.
+struct Owner {
+  std::string model;
+  std::string tenant;
+  Kind kind = Kind::kWeights;
+};
+
+// Most urgent first. Within a class the earliest asked goes first.
+enum class Priority : uint8_t { kDemand, kNextLayer, kPredicted, kWriteBack, kScrub };
+
+// A flag that a waiting caller's owner may set to end the wait. Shared between the thread that waits
+// and the one that gives up, hence the shared_ptr at its users.
+struct CancelFlag {
+  std::atomic<bool> cancelled{false};
+};
+
+// A block of an image file: `bytes` (a multiple of 4 KiB, at most 4 MiB) at `offset` (4 KiB-aligned)
+// with the XXH3-64 of those bytes.
+struct DiskBlock {
+  uint64_t offset = 0;
+  uint32_t bytes = 0;
+  uint64_t checksum = 0;
+};
+
+// Where a model's segments come from when no tier above disk holds them. Thread-safe.
+class SegmentSource {
+ public:
+  virtual ~SegmentSource() = default;
+
+  // The file and blocks that hold `segment`, in order, back to back in memory; `file` null if the
+  // segment must be produced instead (its image is still being written).
+  struct OnDisk {
+    const os::DirectFile* file = nullptr;
+    std::vector<DiskBlock> blocks;
+  };
+  virtual OnDisk Locate(uint32_t segment) const = 0;
+
+  // Fills `out` (the segment's bytes, in host memory) when Locate() gives no file. Called on a worker
+  // thread of the manager; may take long; ends early with Cancelled when `cancel` is set.
+  virtual absl::Status Produce(uint32_t segment, std::span<std::byte> out,
+                               const CancelFlag* cancel) = 0;
+};
+
+// A model's weights for the manager: segments in execution order.
+struct SegmentSpec {
+  std::string name;    // "embed", "blk.3.attn" ...
+  uint64_t bytes = 0;  // a multiple of 4 KiB
+};
+
+struct ModelSpec {
+  std::string name;    // unique among registered models, e.g. "qwen3@1"
+  std::string tenant;
+  int64_t hot_keep_us = 0;  // not evicted before this long after its last use, unless nothing else fits
+  std::vector<SegmentSpec> segments;
+  // Shared with the importer that still writes the image while the manager already loads from it.
+  std::shared_ptr<SegmentSource> source;
+};
+
+using ModelId = uint32_t;
+
+}  // namespace terrace::tier
+
+#endif  // TERRACE_TIER_TYPES_H_

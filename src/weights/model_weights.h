@@ -1,0 +1,72 @@
+// A model's weights for the engine: named tensors in segments, held by the tier manager, read from
+// an image on disk or, while the image is still being written, straight from the source file.
+#ifndef TERRACE_WEIGHTS_MODEL_WEIGHTS_H_
+#define TERRACE_WEIGHTS_MODEL_WEIGHTS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/metadata.h"
+#include "ops/backend.h"
+#include "ops/types.h"
+#include "tier/tier_manager.h"
+
+namespace terrace::weights {
+
+// One tensor's place in its segment and its form there.
+struct TensorPlace {
+  std::string name;             // "blk.0.attn_q.weight"
+  uint32_t segment = 0;
+  uint64_t offset = 0;          // in the segment; 64-byte aligned
+  uint64_t bytes = 0;
+  DType dtype = DType::kF32;
+  ops::Layout layout = ops::Layout::kPlain;
+  std::vector<int64_t> shape;   // row-major, [out, in] for a matrix
+};
+
+struct OpenOptions {
+  std::string name;             // model name for the ledger, e.g. "qwen3@1"
+  std::string tenant;
+  std::string source_path;      // a GGUF file (any part of a split set starts from part 1)
+  std::string image_folder;     // images live here, one folder each; created if absent
+  int64_t hot_keep_us = 0;
+  bool write_image = true;      // false: always read from the source (diagnosis)
+};
+
+// Opened weights. Thread-safe after Open. Unregisters from the manager when destroyed (no pin may be
+// left then).
+class ModelWeights {
+ public:
+  // Reads the headers (checked in full, see A01 to A05), finds or starts the image for the backend's
+  // layouts, registers the segments. Reads no tensor data beyond that. `backend` and `manager` must
+  // outlive the result.
+  static absl::StatusOr<std::unique_ptr<ModelWeights>> Open(const OpenOptions& options,
+                                                            const ops::Backend* backend,
+                                                            tier::TierManager* manager);
+  virtual ~ModelWeights() = default;
+
+  virtual const Metadata& metadata() const = 0;
+  virtual const std::string& fingerprint() const = 0;  // of source identity and layouts, hex
+  virtual tier::ModelId tier_id() const = 0;
+
+  // Segments in execution order: "embed", then for each layer "blk.N.attn" and "blk.N.ffn", then
+  // "head". A segment without tensors is left out.
+  virtual const std::vector<tier::SegmentSpec>& segments() const = 0;
+  virtual const TensorPlace* Find(std::string_view tensor) const = 0;
+  virtual uint64_t total_bytes() const = 0;
+
+  // True once the image is complete on disk; until then segments are produced from the source.
+  virtual bool image_complete() const = 0;
+  // Waits until the image is complete or has failed (then its status; serving goes on without it).
+  virtual absl::Status WaitForImage() = 0;
+};
+
+}  // namespace terrace::weights
+
+#endif  // TERRACE_WEIGHTS_MODEL_WEIGHTS_H_
