@@ -24,3 +24,9 @@ elseif(TERRACE_SANITIZE STREQUAL "thread")
   add_compile_options(-fsanitize=thread -Wno-tsan)
   add_link_options(-fsanitize=thread)
 endif()
+
+# Coverage feedback for libFuzzer in all our code; the targets are in tests/fuzz.
+if(TERRACE_BUILD_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+  add_custom_target(fuzzers)
+endif()

@@ -1,0 +1,99 @@
+#include "obs/metric_table.h"
+
+#include <fmt/format.h>
+
+#include <cstddef>
+
+namespace terrace {
+namespace {
+
+using std::string_view;
+
+constexpr string_view kModel[] = {"model"};
+constexpr string_view kModelCode[] = {"model", "code"};
+constexpr string_view kModelFrom[] = {"model", "from"};
+constexpr string_view kLink[] = {"link"};
+constexpr string_view kTier[] = {"tier"};
+constexpr string_view kTierKind[] = {"tier", "kind"};
+constexpr string_view kCode[] = {"code"};
+
+// From a hot answer (milliseconds) to a cold load of a large model (minutes).
+constexpr double kLatency[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+                               0.5,   1,      2.5,   5,    10,    30,   60,  120};
+// From a tiny model on a fast device to a stream that shares its device with a long prefill.
+constexpr double kTokenGap[] = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03,
+                                0.05,   0.075, 0.1,    0.2,   0.5,  1,    2.5};
+
+constexpr MetricInfo kTable[] = {
+    {MetricId::kRequests, "terrace_requests_total", MetricType::kCounter, "", kModelCode,
+     "Requests answered, by model and HTTP status.", {}},
+    {MetricId::kRunningRequests, "terrace_running_requests", MetricType::kGauge, "", kModel,
+     "Requests that are in prefill or decode now.", {}},
+    {MetricId::kQueueLength, "terrace_queue_length", MetricType::kGauge, "", kModel,
+     "Requests that wait for their model or for a place in its batch.", {}},
+    {MetricId::kQueueSeconds, "terrace_queue_seconds", MetricType::kHistogram, "seconds", kModel,
+     "Time from arrival to the start of prefill.", kLatency},
+    {MetricId::kTimeToFirstTokenSeconds, "terrace_time_to_first_token_seconds",
+     MetricType::kHistogram, "seconds", kModel, "Time from arrival to the first generated token.",
+     kLatency},
+    {MetricId::kInterTokenSeconds, "terrace_inter_token_seconds", MetricType::kHistogram, "seconds",
+     kModel, "Time between two generated tokens of one request.", kTokenGap},
+    {MetricId::kRequestSeconds, "terrace_request_seconds", MetricType::kHistogram, "seconds",
+     kModel, "Time from arrival to the end of the answer.", kLatency},
+    {MetricId::kPromptTokens, "terrace_prompt_tokens_total", MetricType::kCounter, "tokens", kModel,
+     "Prompt tokens of the requests that reached prefill.", {}},
+    {MetricId::kGeneratedTokens, "terrace_generated_tokens_total", MetricType::kCounter, "tokens",
+     kModel, "Tokens generated.", {}},
+    {MetricId::kSwaps, "terrace_swaps_total", MetricType::kCounter, "", kModel,
+     "Times a request found weights of its model missing from the device tier.", {}},
+    {MetricId::kSwapSeconds, "terrace_swap_seconds", MetricType::kHistogram, "seconds", kModel,
+     "Time a request waited for weights of its model to arrive.", kLatency},
+    {MetricId::kSegmentLoads, "terrace_segment_loads_total", MetricType::kCounter, "", kModelFrom,
+     "Weight segments brought into the device tier, by the tier they came from.", {}},
+    {MetricId::kLinkBytes, "terrace_link_bytes_total", MetricType::kCounter, "bytes", kLink,
+     "Bytes moved over a link between two tiers.", {}},
+    {MetricId::kMemoryBytes, "terrace_memory_bytes", MetricType::kGauge, "bytes", kTierKind,
+     "Bytes that the ledger has given out on a tier, by kind.", {}},
+    {MetricId::kBudgetBytes, "terrace_budget_bytes", MetricType::kGauge, "bytes", kTier,
+     "Bytes that a tier may hold.", {}},
+    {MetricId::kErrors, "terrace_errors_total", MetricType::kCounter, "", kCode,
+     "Requests that ended in an error, by its code.", {}},
+};
+
+constexpr bool IsOrdered() {
+  for (size_t i = 0; i < std::size(kTable); ++i) {
+    if (static_cast<size_t>(kTable[i].id) != i) return false;
+  }
+  return true;
+}
+static_assert(IsOrdered(), "the table is indexed by MetricId");
+
+}  // namespace
+
+std::span<const MetricInfo> MetricTable() { return kTable; }
+
+const MetricInfo& DescribeMetric(MetricId id) { return kTable[static_cast<size_t>(id)]; }
+
+std::string_view MetricTypeName(MetricType type) {
+  switch (type) {
+    case MetricType::kCounter:
+      return "counter";
+    case MetricType::kGauge:
+      return "gauge";
+    case MetricType::kHistogram:
+      return "histogram";
+  }
+  return "";
+}
+
+std::string MetricTableMarkdown() {
+  std::string out = "| name | type | unit | labels | meaning |\n|---|---|---|---|---|\n";
+  for (const MetricInfo& info : kTable) {
+    out += fmt::format("| `{}` | {} | {} | {} | {} |\n", info.name, MetricTypeName(info.type),
+                       info.unit.empty() ? "count" : info.unit,
+                       fmt::join(info.labels.begin(), info.labels.end(), ", "), info.help);
+  }
+  return out;
+}
+
+}  // namespace terrace
