@@ -1,0 +1,49 @@
+// A model ready to run: opened weights, its architecture, and the geometry of its KV. Immutable after
+// Create, hence shared freely; the weights' bytes come and go underneath (tier manager).
+#ifndef TERRACE_ENGINE_ENGINE_MODEL_H_
+#define TERRACE_ENGINE_ENGINE_MODEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "model/architecture.h"
+#include "ops/types.h"
+#include "weights/model_weights.h"
+
+namespace terrace::engine {
+
+struct EngineModelOptions {
+  std::string name;
+  int32_t max_context = 0;  // 0: what the model was trained for; larger values are refused
+};
+
+class EngineModel {
+ public:
+  // InvalidArgument names what the model lacks or holds in a shape that its architecture cannot use.
+  static absl::StatusOr<std::shared_ptr<EngineModel>> Create(
+      EngineModelOptions options, std::unique_ptr<weights::ModelWeights> weights);
+
+  const std::string& name() const { return name_; }
+  const weights::ModelWeights& weights() const { return *weights_; }
+  weights::ModelWeights& weights() { return *weights_; }
+  const model::Architecture& architecture() const { return *architecture_; }
+  const ops::KvGeometry& kv_geometry() const { return kv_geometry_; }
+  int32_t vocab_size() const { return architecture_->config().vocab_size; }
+  int32_t max_context() const { return max_context_; }
+  // Bytes of KV that a sequence of `tokens` tokens needs.
+  uint64_t KvBytes(int32_t tokens) const;
+
+ private:
+  EngineModel() = default;
+  std::string name_;
+  int32_t max_context_ = 0;
+  std::unique_ptr<weights::ModelWeights> weights_;
+  std::unique_ptr<model::Architecture> architecture_;
+  ops::KvGeometry kv_geometry_;
+};
+
+}  // namespace terrace::engine
+
+#endif  // TERRACE_ENGINE_ENGINE_MODEL_H_

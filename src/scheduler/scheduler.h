@@ -1,0 +1,82 @@
+// The arbiter's loop: queues requests by model, decides what runs next (`Plan`, a pure function), and
+// carries that out on the engine, one step at a time, on a thread of its own.
+//
+// Thread-safe. Sinks are called on the scheduler's thread.
+#ifndef TERRACE_SCHEDULER_SCHEDULER_H_
+#define TERRACE_SCHEDULER_SCHEDULER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "request/request.h"
+
+namespace terrace {
+class Clock;
+}
+namespace terrace::obs {
+class Metrics;
+}
+namespace terrace::engine {
+class Engine;
+class EngineModel;
+}
+
+namespace terrace::scheduler {
+
+struct SchedulerOptions {
+  int32_t max_queue = 1024;         // requests waiting; one more is refused
+  int32_t max_batch = 16;           // sequences of one model in a step
+  int32_t step_tokens = 512;        // rows of one step; longer prompts are prefilled in chunks
+  int64_t max_wait_us = 2'000'000;  // a waiting model gets its turn after this long
+};
+
+struct ModelQueueState {
+  std::string model;
+  int32_t waiting = 0;
+  int32_t running = 0;
+};
+
+struct SchedulerState {
+  bool draining = false;
+  std::vector<ModelQueueState> models;
+  uint64_t prompt_tokens = 0;      // prefilled since start
+  uint64_t generated_tokens = 0;   // since start
+  uint64_t model_switches = 0;
+  int64_t last_step_us = 0;        // clock time of the last finished step
+};
+
+class Scheduler {
+ public:
+  // `engine`, `clock` and `metrics` must outlive the scheduler.
+  static std::unique_ptr<Scheduler> Create(const SchedulerOptions& options, engine::Engine* engine,
+                                           const Clock* clock, obs::Metrics* metrics);
+  virtual ~Scheduler() = default;  // cancels everything and joins
+
+  // Models may be added and removed while requests run; removal waits for the model's own requests
+  // to end (cancel them first to be quick).
+  virtual absl::Status AddModel(std::shared_ptr<engine::EngineModel> model) = 0;
+  virtual absl::Status RemoveModel(const std::string& name) = 0;
+
+  // Takes over the request; its sink hears the rest. NotFound for an unknown model,
+  // InvalidArgument for a prompt that does not fit the context, ResourceExhausted when the queue is
+  // full or the memory budget could never hold it, Unavailable while draining: then the sink is not
+  // called.
+  virtual absl::Status Submit(std::unique_ptr<Request> request) = 0;
+
+  // Ends a request within one step; its sink gets kCancelled. Unknown ids are ignored.
+  virtual void Cancel(const std::string& request_id) = 0;
+
+  // Refuses new requests and returns when those taken have ended, or after `timeout_us` (then cancels
+  // the rest). True if all ended by themselves.
+  virtual bool Drain(int64_t timeout_us) = 0;
+
+  virtual SchedulerState State() const = 0;
+};
+
+}  // namespace terrace::scheduler
+
+#endif  // TERRACE_SCHEDULER_SCHEDULER_H_
