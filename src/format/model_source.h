@@ -1,0 +1,41 @@
+// A model's files opened and their headers read, whatever the format: what importers and
+// architectures start from.
+#ifndef TERRACE_FORMAT_MODEL_SOURCE_H_
+#define TERRACE_FORMAT_MODEL_SOURCE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/metadata.h"
+#include "format/byte_source.h"
+#include "format/tensor_info.h"
+
+namespace terrace::format {
+
+// Which bytes a model was read from: if any field differs, it is another model.
+struct FileIdentity {
+  std::string path;
+  uint64_t bytes = 0;
+  int64_t mtime_ns = 0;
+  uint64_t header_hash = 0;  // chained XXH3-64 of the file's first bytes, its header among them
+  bool operator==(const FileIdentity&) const = default;
+};
+
+// Move-only. Every tensor's range has been checked to lie inside its file.
+struct ModelSource {
+  std::vector<std::unique_ptr<ByteSource>> files;
+  std::vector<FileIdentity> identity;  // one a file
+  Metadata metadata;
+  std::vector<TensorInfo> tensors;
+
+  // Reads bytes [offset, offset + out.size()) of `tensor`.
+  absl::Status ReadTensor(const TensorInfo& tensor, uint64_t offset,
+                          std::span<std::byte> out) const;
+};
+
+}  // namespace terrace::format
+
+#endif  // TERRACE_FORMAT_MODEL_SOURCE_H_
