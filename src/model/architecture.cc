@@ -1,0 +1,34 @@
+#include "model/architecture.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/status.h"
+#include "model/decoder.h"
+#include "model/registry.h"
+
+namespace terrace::model {
+
+absl::StatusOr<std::unique_ptr<Architecture>> Architecture::Create(const Metadata& metadata,
+                                                                   const TensorCatalog& catalog) {
+  ASSIGN_OR_RETURN(std::string name, metadata.GetString("general.architecture"));
+  for (const ArchitectureEntry& entry : Architectures()) {
+    if (entry.name != name) continue;
+    ASSIGN_OR_RETURN(Config config, entry.parse(metadata));
+    ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder,
+                     Decoder::Create(std::move(config), catalog));
+    return decoder;
+  }
+  return absl::UnimplementedError(fmt::format("architecture '{}' is not known; this build runs {}",
+                                              name, fmt::join(KnownNames(), ", ")));
+}
+
+std::vector<std::string> Architecture::KnownNames() {
+  std::vector<std::string> names;
+  for (const ArchitectureEntry& entry : Architectures()) names.emplace_back(entry.name);
+  return names;
+}
+
+}  // namespace terrace::model

@@ -1,0 +1,80 @@
+// A model's computation over weights that somebody else holds: which tensors it needs, in which
+// segments, and the forward pass over a batch of rows. Immutable after Create; Forward may be called
+// by one thread at a time per backend.
+#ifndef TERRACE_MODEL_ARCHITECTURE_H_
+#define TERRACE_MODEL_ARCHITECTURE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/metadata.h"
+#include "model/config.h"
+#include "ops/backend.h"
+#include "ops/types.h"
+
+namespace terrace::model {
+
+// Finds a tensor's shape by name, for checks at creation.
+class TensorCatalog {
+ public:
+  virtual ~TensorCatalog() = default;
+  // Row-major shape ([out, in] for a matrix); null if there is no such tensor.
+  virtual const std::vector<int64_t>* Shape(std::string_view name) const = 0;
+};
+
+// Hands out weights during a forward pass. Enter waits until the stage's segment is on the device
+// and keeps it there until Leave; tensors of a stage may be asked for between the two only.
+class WeightProvider {
+ public:
+  enum class Stage : uint8_t { kEmbed, kAttention, kFfn, kHead };
+  virtual ~WeightProvider() = default;
+  virtual absl::Status Enter(Stage stage, int32_t layer) = 0;
+  virtual void Leave(Stage stage, int32_t layer) = 0;
+  // `tensor` is an index into Architecture::tensors(). A vector's data is float32.
+  virtual ops::Weight Matrix(int32_t tensor) const = 0;
+  virtual ops::Vector Vector(int32_t tensor) const = 0;
+};
+
+// A tensor that the architecture reads.
+struct TensorNeed {
+  std::string name;
+  WeightProvider::Stage stage = WeightProvider::Stage::kEmbed;
+  int32_t layer = 0;
+};
+
+struct ForwardInput {
+  std::span<const int32_t> tokens;       // [rows]
+  ops::BatchRows batch;
+  ops::KvGeometry kv;
+  std::span<const int32_t> logit_rows;   // rows whose logits are wanted, ascending
+};
+
+class Architecture {
+ public:
+  // The architecture named by "general.architecture". Unimplemented names an unknown one and the
+  // known ones; InvalidArgument says which value or tensor is missing or has the wrong shape.
+  static absl::StatusOr<std::unique_ptr<Architecture>> Create(const Metadata& metadata,
+                                                              const TensorCatalog& catalog);
+  static std::vector<std::string> KnownNames();
+  virtual ~Architecture() = default;
+
+  virtual const Config& config() const = 0;
+  virtual const std::vector<TensorNeed>& tensors() const = 0;
+  // Device bytes that Forward needs for `rows` rows and `logit_rows` rows of logits.
+  virtual uint64_t WorkspaceBytes(int32_t rows, int32_t logit_rows) const = 0;
+  // Computes logits [logit_rows, vocab], which lie in `workspace` afterwards (the returned view).
+  virtual absl::StatusOr<ops::Matrix> Forward(const ForwardInput& input, ops::Backend& backend,
+                                              WeightProvider& weights,
+                                              std::span<std::byte> workspace) const = 0;
+};
+
+}  // namespace terrace::model
+
+#endif  // TERRACE_MODEL_ARCHITECTURE_H_

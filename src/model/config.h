@@ -1,0 +1,51 @@
+// What a decoder-only transformer is, as data: one struct that the architecture files fill from a
+// model's metadata and that the decoder composes its layers from.
+#ifndef TERRACE_MODEL_CONFIG_H_
+#define TERRACE_MODEL_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ops/types.h"
+
+namespace terrace::model {
+
+// What differs from layer to layer.
+struct LayerConfig {
+  int32_t window = 0;    // sliding attention window in tokens; 0: full attention
+  ops::RopeParams rope;  // frequency_factors are bound at run time, see uses_rope_factors
+};
+
+struct Config {
+  std::string architecture;      // "qwen3"
+  int32_t width = 0;             // of the residual stream
+  int32_t vocab_size = 0;        // bound from the embedding's shape
+  int32_t heads = 0;
+  int32_t kv_heads = 0;
+  int32_t key_dim = 0;           // of one head
+  int32_t value_dim = 0;
+  int32_t ffn_width = 0;
+  int32_t trained_context = 0;   // tokens
+  float norm_epsilon = 0.0f;
+  float embedding_scale = 1.0f;  // multiplies embedded rows
+  float attention_scale = 0.0f;
+  float attention_softcap = 0.0f;
+  float logit_softcap = 0.0f;
+  float logit_scale = 1.0f;      // multiplies logits
+  float residual_scale = 1.0f;   // multiplies what each block adds to the residual stream
+  ops::Activation activation = ops::Activation::kSilu;
+  bool qkv_bias = false;         // biases of q, k, v must be there
+  bool qk_norm = false;          // RMS norm of each query and key head before rope
+  bool fused_qkv = false;        // attn_qkv holds q, k, v stacked by rows
+  bool fused_gate_up = false;    // ffn_up holds gate, up stacked by rows
+  bool post_norms = false;       // RMS norm of what each block adds (gemma)
+  bool uses_rope_factors = false;  // rope_freqs.weight is bound to rope layers without a window
+  std::vector<LayerConfig> layers;
+
+  int32_t layer_count() const { return static_cast<int32_t>(layers.size()); }
+};
+
+}  // namespace terrace::model
+
+#endif  // TERRACE_MODEL_CONFIG_H_

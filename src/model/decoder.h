@@ -1,0 +1,74 @@
+// The decoder-only transformer that a Config describes: embedding, layers of attention and FFN with a
+// residual stream, norm, head. All of this build's architectures are configurations of it.
+#ifndef TERRACE_MODEL_DECODER_H_
+#define TERRACE_MODEL_DECODER_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/architecture.h"
+#include "model/config.h"
+
+namespace terrace::model {
+
+class Decoder final : public Architecture {
+ public:
+  // Checks every tensor's shape against `config`; binds vocab_size. Ties the head to the embedding
+  // when either of the two is not stored.
+  static absl::StatusOr<std::unique_ptr<Decoder>> Create(Config config,
+                                                         const TensorCatalog& catalog);
+
+  const Config& config() const override { return config_; }
+  const std::vector<TensorNeed>& tensors() const override { return tensors_; }
+  uint64_t WorkspaceBytes(int32_t rows, int32_t logit_rows) const override;
+  absl::StatusOr<ops::Matrix> Forward(const ForwardInput& input, ops::Backend& backend,
+                                      WeightProvider& weights,
+                                      std::span<std::byte> workspace) const override;
+
+ private:
+  static constexpr int32_t kAbsent = -1;
+  // Indices into tensors_, kAbsent where the architecture has none.
+  struct LayerTensors {
+    int32_t attn_norm = kAbsent, q = kAbsent, k = kAbsent, v = kAbsent, qkv = kAbsent;
+    int32_t q_bias = kAbsent, k_bias = kAbsent, v_bias = kAbsent;
+    int32_t q_norm = kAbsent, k_norm = kAbsent;
+    int32_t attn_out = kAbsent, attn_out_bias = kAbsent, attn_post_norm = kAbsent;
+    int32_t ffn_norm = kAbsent, gate = kAbsent, up = kAbsent, down = kAbsent;
+    int32_t ffn_post_norm = kAbsent;
+  };
+  // The activations of a pass, cut from the workspace.
+  struct Buffers {
+    ops::Matrix x, normed, q, k, v, attention, gate, up, block_out, last, logits;
+  };
+  class Pass;
+
+  explicit Decoder(Config config) : config_(std::move(config)) {}
+  absl::Status Bind(const TensorCatalog& catalog);
+  absl::Status BindLayer(const TensorCatalog& catalog, int32_t layer);
+  absl::Status BindEnds(const TensorCatalog& catalog);
+  // Adds a need, checking the shape; kAbsent if it is not stored and not required.
+  absl::StatusOr<int32_t> Need(const TensorCatalog& catalog, const std::string& name,
+                               std::vector<int64_t> shape, WeightProvider::Stage stage,
+                               int32_t layer, bool required);
+  // Cuts the buffers for `rows` and `logit_rows` from `base` (may be null to only measure) and
+  // returns the bytes used.
+  uint64_t Cut(int32_t rows, int32_t logit_rows, std::byte* base, Buffers* buffers) const;
+
+  Config config_;
+  std::vector<TensorNeed> tensors_;
+  std::vector<LayerTensors> layers_;
+  int32_t embedding_ = kAbsent;
+  int32_t head_ = kAbsent;
+  int32_t head_bias_ = kAbsent;
+  int32_t output_norm_ = kAbsent;
+  int32_t rope_factors_ = kAbsent;
+};
+
+}  // namespace terrace::model
+
+#endif  // TERRACE_MODEL_DECODER_H_

@@ -1,0 +1,36 @@
+// The architectures of this build. One file each fills a Config from metadata; registering one is
+// one line in registry.cc.
+#ifndef TERRACE_MODEL_REGISTRY_H_
+#define TERRACE_MODEL_REGISTRY_H_
+
+#include <span>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "base/metadata.h"
+#include "model/config.h"
+
+namespace terrace::model {
+
+struct ArchitectureEntry {
+  std::string_view name;
+  absl::StatusOr<Config> (*parse)(const Metadata& metadata);
+};
+
+std::span<const ArchitectureEntry> Architectures();
+
+// One parser a file.
+absl::StatusOr<Config> ParseLlama(const Metadata& metadata);
+absl::StatusOr<Config> ParseQwen2(const Metadata& metadata);
+absl::StatusOr<Config> ParseQwen3(const Metadata& metadata);
+absl::StatusOr<Config> ParseGemma3(const Metadata& metadata);
+absl::StatusOr<Config> ParsePhi3(const Metadata& metadata);
+
+// The values that all of them share, read from "<architecture>.…" keys with the documented defaults;
+// every layer gets the same rope with scaling as the metadata says. A rope scaling kind that is not
+// known is refused.
+absl::StatusOr<Config> ParseCommon(const Metadata& metadata, ops::RopeKind rope_kind);
+
+}  // namespace terrace::model
+
+#endif  // TERRACE_MODEL_REGISTRY_H_
