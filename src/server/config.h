@@ -1,0 +1,141 @@
+// terrace.yaml: every key once in one table (name, kind, default, help, setter), from which the
+// file reader, the TERRACE_... environment variables, the command-line flags, `terrace config
+// check` and docs/CONFIG.md are made. A key that is not in the table is an error; every key in it
+// is read.
+//
+// Nothing here has side effects: a configuration is read into a fresh struct and is handed out only
+// when all of it is valid, so a running server can try a changed file without harm. Thread-safe.
+#ifndef TERRACE_SERVER_CONFIG_H_
+#define TERRACE_SERVER_CONFIG_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/units.h"
+
+namespace terrace::server {
+
+enum class DeviceKind : uint8_t { kCpu, kSim };
+
+// One entry of `models`.
+struct ModelConfig {
+  std::string name;                    // what requests call it
+  std::string source;                  // a GGUF file, or a name in the store
+  std::optional<int64_t> hot_keep_us;  // absent: memory.hot_keep_time
+  int32_t max_context = 0;             // 0: what the model was trained for
+};
+
+struct Config {
+  struct {
+    std::string host = "127.0.0.1";
+    int32_t port = 8000;          // 0: any free port
+    int32_t metrics_port = 8002;  // 0: any free port; -1: none
+    uint64_t max_body_bytes = 16 * kMiB;
+    int64_t drain_timeout_us = 30'000'000;
+  } server;
+  struct {
+    std::optional<uint64_t> device_budget_bytes;  // absent: what the device reports, less a margin
+    double swap_threshold = 0.90;
+    int64_t hot_keep_us = 300'000'000;
+    uint64_t staging_bytes = 32 * kMiB;
+  } memory;
+  struct {
+    std::string disk_path;  // empty: DefaultDataFolder()
+    int32_t read_depth = 8;
+  } storage;
+  struct {
+    int32_t max_queue = 1024;
+    int32_t max_batch = 16;
+    int32_t step_tokens = 512;
+    int64_t max_wait_us = 2'000'000;
+  } scheduler;
+  struct {
+    DeviceKind kind = DeviceKind::kCpu;
+    std::string variant;  // empty: the best that this processor runs
+    int32_t threads = 0;  // 0: as many as the process may use
+    uint64_t sim_memory_bytes = 4 * kGiB;
+    uint64_t sim_link_bytes_per_s = 12 * kGiB;
+    int64_t sim_link_latency_us = 10;
+  } device;
+  struct {
+    std::string level = "info";
+    std::string format = "text";
+    std::string file;    // empty: standard error
+    std::string access;  // empty: no access log
+  } log;
+  std::vector<ModelConfig> models;
+};
+
+// One key of the table. `set` reads the text form and checks it (InvalidArgument says what would be
+// right, without naming the key); `get` is its inverse.
+template <typename Target>
+struct ConfigKeyOf {
+  std::string_view name;  // "memory.device_budget"
+  std::string_view kind;  // "size or auto", as in documents
+  std::string_view default_text;
+  std::string_view help;
+  absl::Status (*set)(std::string_view text, Target* target);
+  std::string (*get)(const Target& target);
+};
+using ConfigKey = ConfigKeyOf<Config>;
+using ModelConfigKey = ConfigKeyOf<ModelConfig>;
+
+std::span<const ConfigKey> ConfigKeys();
+std::span<const ModelConfigKey> ModelConfigKeys();  // of an entry of `models`
+
+// "TERRACE_MEMORY_DEVICE_BUDGET" for "memory.device_budget".
+std::string EnvironmentName(std::string_view key);
+
+// Where settings come from; a later one wins: the file, the environment, flags. Models of all three
+// are taken together.
+struct ConfigInputs {
+  std::string file;  // its name, for messages and for paths in it; empty: no file
+  std::string yaml;  // its content
+  std::vector<std::pair<std::string, std::string>> environment;  // only TERRACE_... is looked at
+  std::vector<std::pair<std::string, std::string>> flags;        // key (without --) and value
+  std::vector<std::string> models;                               // NAME=SOURCE of --model
+};
+
+struct LoadedConfig {
+  Config config;
+  // For each key that was set, by what: "terrace.yaml:3", "TERRACE_SERVER_PORT", "--server.port".
+  std::map<std::string, std::string, std::less<>> origins;
+  std::vector<std::string> warnings;  // a line each: variables that look like ours and are not
+};
+
+// InvalidArgument has a line for every fault found, each with its place and what would be right.
+absl::StatusOr<LoadedConfig> LoadConfig(const ConfigInputs& inputs);
+
+// The content of a configuration file of at most 1 MiB.
+absl::StatusOr<std::string> ReadConfigFile(const std::string& path);
+
+// A name and a path from NAME=SOURCE.
+absl::StatusOr<ModelConfig> ParseModelFlag(std::string_view text);
+// Model names: 1 to 128 of letters, digits and . _ : / @ + -, not beginning with a slash or dash.
+absl::Status CheckModelName(std::string_view name);
+// True if a model's source is a path (it has a slash or ends in .gguf) and not a name in the store.
+bool IsPath(std::string_view source);
+
+// A duration such as 300s, 5m, 200ms or 1h30m, in microseconds; not negative.
+absl::StatusOr<int64_t> ParseDurationUs(std::string_view text);
+std::string FormatDurationUs(int64_t us);
+
+// Where Terrace keeps its files if storage.disk.path does not say: $XDG_DATA_HOME/terrace, else
+// $HOME/.local/share/terrace, else /var/lib/terrace.
+std::string DefaultDataFolder();
+
+// The two tables of docs/CONFIG.md.
+std::string ConfigTableMarkdown();
+std::string ModelConfigTableMarkdown();
+
+}  // namespace terrace::server
+
+#endif  // TERRACE_SERVER_CONFIG_H_

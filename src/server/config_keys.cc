@@ -1,0 +1,345 @@
+// The table of configuration keys and the text form of each kind of value.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "server/config.h"
+
+namespace terrace::server {
+namespace {
+
+using std::string_view;
+
+absl::Status Invalid(std::string message) { return absl::InvalidArgumentError(std::move(message)); }
+
+absl::Status SetInteger(string_view text, int32_t low, int32_t high, int32_t* out) {
+  int32_t value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < low || value > high) {
+    return Invalid(fmt::format("'{}' is not a whole number from {} to {}", text, low, high));
+  }
+  *out = value;
+  return absl::OkStatus();
+}
+
+// `off` is -1 where the key has that word.
+absl::Status SetPort(string_view text, bool may_be_off, int32_t* out) {
+  if (may_be_off && text == "off") {
+    *out = -1;
+    return absl::OkStatus();
+  }
+  if (SetInteger(text, 0, 65535, out).ok()) return absl::OkStatus();
+  // Kubernetes sets NAME_PORT for each service of the namespace.
+  string_view hint = text.substr(0, 6) == "tcp://"
+                         ? "; Kubernetes sets such a variable for a service of that name, which "
+                           "enableServiceLinks: false in the pod prevents"
+                         : "";
+  return Invalid(
+      fmt::format("'{}' is not a port: write a number from 0 (any free one) to 65535{}{}", text,
+                  may_be_off ? ", or off" : "", hint));
+}
+
+absl::Status SetRatio(string_view text, double* out) {
+  double value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !(value > 0 && value <= 1)) {
+    return Invalid(fmt::format("'{}' is not a share: write a number above 0 and up to 1", text));
+  }
+  *out = value;
+  return absl::OkStatus();
+}
+
+absl::Status SetBytes(string_view text, uint64_t low, uint64_t* out) {
+  ASSIGN_OR_RETURN(uint64_t bytes, ParseBytes(text));
+  if (bytes < low) return Invalid(fmt::format("'{}' is less than {}", text, FormatBytes(low)));
+  *out = bytes;
+  return absl::OkStatus();
+}
+
+absl::Status SetDuration(string_view text, int64_t* out) {
+  ASSIGN_OR_RETURN(*out, ParseDurationUs(text));
+  return absl::OkStatus();
+}
+
+absl::Status SetChoice(string_view text, std::initializer_list<string_view> choices,
+                       std::string* out) {
+  for (string_view choice : choices) {
+    if (text != choice) continue;
+    *out = text;
+    return absl::OkStatus();
+  }
+  return Invalid(fmt::format("'{}' is not one of {}", text, fmt::join(choices, ", ")));
+}
+
+absl::Status SetText(string_view text, std::string* out) {
+  if (text.empty()) return Invalid("the value is empty");
+  if (text.find('\0') != string_view::npos) return Invalid("the value has a zero byte");
+  *out = text;
+  return absl::OkStatus();
+}
+
+// Bytes in a form that ParseBytes reads back to the same number.
+std::string BytesText(uint64_t bytes) {
+  struct Unit {
+    uint64_t bytes;
+    const char* name;
+  };
+  for (Unit unit : {Unit{kTiB, "TiB"}, Unit{kGiB, "GiB"}, Unit{kMiB, "MiB"}, Unit{kKiB, "KiB"}}) {
+    if (bytes >= unit.bytes && bytes % unit.bytes == 0) {
+      return fmt::format("{}{}", bytes / unit.bytes, unit.name);
+    }
+  }
+  return fmt::format("{}B", bytes);
+}
+
+std::string PortText(int32_t port) { return port < 0 ? "off" : fmt::format("{}", port); }
+
+// One word that stands for "not set" in a text key.
+absl::Status SetTextOr(string_view word, string_view text, std::string* out) {
+  if (text == word) {
+    out->clear();
+    return absl::OkStatus();
+  }
+  return SetText(text, out);
+}
+std::string TextOr(string_view word, const std::string& text) {
+  return text.empty() ? std::string(word) : text;
+}
+
+using absl::Status;
+using In = const Config&;
+
+const ConfigKey kKeys[] = {
+    {"server.host", "address", "127.0.0.1",
+     "Address to listen on; 0.0.0.0 or :: for every interface.",
+     [](string_view t, Config* c) { return SetText(t, &c->server.host); },
+     [](In c) { return c.server.host; }},
+    {"server.port", "port", "8000", "HTTP port of the API; 0 takes any free one.",
+     [](string_view t, Config* c) { return SetPort(t, false, &c->server.port); },
+     [](In c) { return PortText(c.server.port); }},
+    {"server.metrics_port", "port or off", "8002",
+     "HTTP port for Prometheus (/metrics); 0 takes any free one.",
+     [](string_view t, Config* c) { return SetPort(t, true, &c->server.metrics_port); },
+     [](In c) { return PortText(c.server.metrics_port); }},
+    {"server.max_body", "size", "16MiB", "Largest request body; a larger one is answered with 413.",
+     [](string_view t, Config* c) { return SetBytes(t, kKiB, &c->server.max_body_bytes); },
+     [](In c) { return BytesText(c.server.max_body_bytes); }},
+    {"server.drain_timeout", "duration", "30s",
+     "How long a stopping server lets running requests end by themselves.",
+     [](string_view t, Config* c) { return SetDuration(t, &c->server.drain_timeout_us); },
+     [](In c) { return FormatDurationUs(c.server.drain_timeout_us); }},
+
+    {"memory.device_budget", "size or auto", "auto",
+     "Device memory for weights, KV cache and workspace together. auto: what the device has free "
+     "at "
+     "start, less a margin.",
+     [](string_view t, Config* c) {
+       c->memory.device_budget_bytes.reset();
+       if (t == "auto") return absl::OkStatus();
+       uint64_t bytes = 0;
+       Status status = SetBytes(t, kMiB, &bytes);
+       if (status.ok()) c->memory.device_budget_bytes = bytes;
+       return status;
+     },
+     [](In c) {
+       return c.memory.device_budget_bytes ? BytesText(*c.memory.device_budget_bytes) : "auto";
+     }},
+    {"memory.swap_threshold", "share", "0.9",
+     "Share of the device budget above which idle weights make room ahead of need.",
+     [](string_view t, Config* c) { return SetRatio(t, &c->memory.swap_threshold); },
+     [](In c) { return fmt::format("{}", c.memory.swap_threshold); }},
+    {"memory.hot_keep_time", "duration", "5m",
+     "How long an idle model keeps its place before others may take it; it gives way earlier only "
+     "if "
+     "nothing else fits.",
+     [](string_view t, Config* c) { return SetDuration(t, &c->memory.hot_keep_us); },
+     [](In c) { return FormatDurationUs(c.memory.hot_keep_us); }},
+    {"memory.staging", "size", "32MiB",
+     "Host memory for bytes on their way from disk to a device with memory of its own.",
+     [](string_view t, Config* c) { return SetBytes(t, 8 * kMiB, &c->memory.staging_bytes); },
+     [](In c) { return BytesText(c.memory.staging_bytes); }},
+
+    {"storage.disk.path", "folder or auto", "auto",
+     "Folder of the model store and of prepared images. auto: $XDG_DATA_HOME/terrace, else "
+     "~/.local/share/terrace, else /var/lib/terrace.",
+     [](string_view t, Config* c) { return SetTextOr("auto", t, &c->storage.disk_path); },
+     [](In c) { return TextOr("auto", c.storage.disk_path); }},
+    {"storage.disk.read_depth", "number", "8", "Reads in flight at once while weights are loaded.",
+     [](string_view t, Config* c) { return SetInteger(t, 1, 64, &c->storage.read_depth); },
+     [](In c) { return fmt::format("{}", c.storage.read_depth); }},
+
+    {"scheduler.max_queue", "number", "1024",
+     "Requests that may wait; one more is answered with 429.",
+     [](string_view t, Config* c) { return SetInteger(t, 1, 1'000'000, &c->scheduler.max_queue); },
+     [](In c) { return fmt::format("{}", c.scheduler.max_queue); }},
+    {"scheduler.max_batch", "number", "16", "Sequences of one model that run in one step.",
+     [](string_view t, Config* c) { return SetInteger(t, 1, 1024, &c->scheduler.max_batch); },
+     [](In c) { return fmt::format("{}", c.scheduler.max_batch); }},
+    {"scheduler.step_tokens", "number", "512",
+     "Tokens computed in one step; longer prompts are read in pieces of this size.",
+     [](string_view t, Config* c) { return SetInteger(t, 16, 65536, &c->scheduler.step_tokens); },
+     [](In c) { return fmt::format("{}", c.scheduler.step_tokens); }},
+    {"scheduler.max_wait", "duration", "2s",
+     "After this long a waiting model gets its turn, whatever else would be cheaper.",
+     [](string_view t, Config* c) { return SetDuration(t, &c->scheduler.max_wait_us); },
+     [](In c) { return FormatDurationUs(c.scheduler.max_wait_us); }},
+
+    {"device.kind", "cpu or sim", "cpu",
+     "cpu: compute in host memory. sim: the same with a memory of its own behind a link of set "
+     "speed, "
+     "a stand-in for an accelerator.",
+     [](string_view t, Config* c) {
+       std::string kind;
+       Status status = SetChoice(t, {"cpu", "sim"}, &kind);
+       if (status.ok()) c->device.kind = kind == "sim" ? DeviceKind::kSim : DeviceKind::kCpu;
+       return status;
+     },
+     [](In c) { return std::string(c.device.kind == DeviceKind::kSim ? "sim" : "cpu"); }},
+    {"device.variant", "name or auto", "auto",
+     "Kernels to use, by a name that `terrace debug variants` lists. auto: the fastest that this "
+     "processor runs.",
+     [](string_view t, Config* c) { return SetTextOr("auto", t, &c->device.variant); },
+     [](In c) { return TextOr("auto", c.device.variant); }},
+    {"device.threads", "number or auto", "auto",
+     "Threads that compute. auto: the processors that this process may use.",
+     [](string_view t, Config* c) {
+       c->device.threads = 0;
+       return t == "auto" ? absl::OkStatus() : SetInteger(t, 1, 1024, &c->device.threads);
+     },
+     [](In c) { return c.device.threads ? fmt::format("{}", c.device.threads) : "auto"; }},
+    {"device.sim.memory", "size", "4GiB", "Memory of the sim device.",
+     [](string_view t, Config* c) { return SetBytes(t, kMiB, &c->device.sim_memory_bytes); },
+     [](In c) { return BytesText(c.device.sim_memory_bytes); }},
+    {"device.sim.link_bandwidth", "size per second", "12GiB/s",
+     "Bytes a second between host and sim device, each way.",
+     [](string_view t, Config* c) {
+       string_view size = t.ends_with("/s") ? t.substr(0, t.size() - 2) : t;
+       return SetBytes(size, kMiB, &c->device.sim_link_bytes_per_s);
+     },
+     [](In c) { return BytesText(c.device.sim_link_bytes_per_s) + "/s"; }},
+    {"device.sim.link_latency", "duration", "10us", "Time that each copy takes beside its bytes.",
+     [](string_view t, Config* c) { return SetDuration(t, &c->device.sim_link_latency_us); },
+     [](In c) { return FormatDurationUs(c.device.sim_link_latency_us); }},
+
+    {"log.level", "debug, info, warning, error or off", "info", "Lines below it are not written.",
+     [](string_view t, Config* c) {
+       return SetChoice(t, {"debug", "info", "warning", "error", "off"}, &c->log.level);
+     },
+     [](In c) { return c.log.level; }},
+    {"log.format", "text or json", "text", "Form of the lines of both logs.",
+     [](string_view t, Config* c) { return SetChoice(t, {"text", "json"}, &c->log.format); },
+     [](In c) { return c.log.format; }},
+    {"log.file", "file or stderr", "stderr", "Where the server's own log goes.",
+     [](string_view t, Config* c) { return SetTextOr("stderr", t, &c->log.file); },
+     [](In c) { return TextOr("stderr", c.log.file); }},
+    {"log.access", "file or off", "off",
+     "Where the access log goes: a line a request with model, lengths, status and times, no "
+     "content.",
+     [](string_view t, Config* c) { return SetTextOr("off", t, &c->log.access); },
+     [](In c) { return TextOr("off", c.log.access); }},
+};
+
+using InModel = const ModelConfig&;
+
+const ModelConfigKey kModelKeys[] = {
+    {"name", "name", "", "What requests call the model. Needed.",
+     [](string_view t, ModelConfig* m) {
+       Status status = CheckModelName(t);
+       if (status.ok()) m->name = t;
+       return status;
+     },
+     [](InModel m) { return m.name; }},
+    {"source", "path or name", "",
+     "A GGUF file (any part of a split set), or the name of a model in the store. Needed.",
+     [](string_view t, ModelConfig* m) { return SetText(t, &m->source); },
+     [](InModel m) { return m.source; }},
+    {"hot_keep_time", "duration", "memory.hot_keep_time",
+     "How long this model keeps its place when idle.",
+     [](string_view t, ModelConfig* m) {
+       int64_t us = 0;
+       Status status = SetDuration(t, &us);
+       if (status.ok()) m->hot_keep_us = us;
+       return status;
+     },
+     [](InModel m) {
+       return m.hot_keep_us ? FormatDurationUs(*m.hot_keep_us) : "memory.hot_keep_time";
+     }},
+    {"max_context", "number or auto", "auto",
+     "Longest prompt and answer together, in tokens. auto: what the model was trained for.",
+     [](string_view t, ModelConfig* m) {
+       m->max_context = 0;
+       return t == "auto" ? absl::OkStatus() : SetInteger(t, 16, 1 << 24, &m->max_context);
+     },
+     [](InModel m) { return m.max_context ? fmt::format("{}", m.max_context) : "auto"; }},
+};
+
+template <typename Target>
+std::string TableMarkdown(std::span<const ConfigKeyOf<Target>> keys) {
+  std::string out = "| key | value | default | meaning |\n|---|---|---|---|\n";
+  for (const ConfigKeyOf<Target>& key : keys) {
+    out += fmt::format("| `{}` | {} | {} | {} |\n", key.name, key.kind,
+                       key.default_text.empty() ? "" : fmt::format("`{}`", key.default_text),
+                       key.help);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::span<const ConfigKey> ConfigKeys() { return kKeys; }
+std::span<const ModelConfigKey> ModelConfigKeys() { return kModelKeys; }
+
+std::string EnvironmentName(string_view key) {
+  std::string name = "TERRACE_";
+  for (char c : key) {
+    name += c == '.' ? '_' : c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  }
+  return name;
+}
+
+absl::StatusOr<int64_t> ParseDurationUs(string_view text) {
+  absl::Duration duration;
+  // The widest duration in use is days; a tenth of the range of int64 leaves room for sums.
+  if (!absl::ParseDuration(std::string(text), &duration) || duration < absl::ZeroDuration() ||
+      duration > absl::Hours(24 * 365 * 100)) {
+    return Invalid(fmt::format(
+        "'{}' is not a duration: write a number and a unit, for example 300s, 5m or 200ms", text));
+  }
+  return absl::ToInt64Microseconds(duration);
+}
+
+std::string FormatDurationUs(int64_t us) { return absl::FormatDuration(absl::Microseconds(us)); }
+
+absl::Status CheckModelName(string_view name) {
+  constexpr string_view kExtra = "._:/@+-";
+  bool good = !name.empty() && name.size() <= 128 && name[0] != '/' && name[0] != '-';
+  for (char c : name) {
+    good = good && ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                    kExtra.find(c) != string_view::npos);
+  }
+  if (good) return absl::OkStatus();
+  return Invalid(fmt::format(
+      "'{}' is not a model name: use 1 to 128 letters, digits and . _ : / @ + -, and begin with "
+      "none of / and -",
+      ToValidUtf8(name.substr(0, 128))));
+}
+
+std::string DefaultDataFolder() {
+  if (const char* data = std::getenv("XDG_DATA_HOME"); data != nullptr && *data == '/') {
+    return std::string(data) + "/terrace";
+  }
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/') {
+    return std::string(home) + "/.local/share/terrace";
+  }
+  return "/var/lib/terrace";
+}
+
+std::string ConfigTableMarkdown() { return TableMarkdown(ConfigKeys()); }
+std::string ModelConfigTableMarkdown() { return TableMarkdown(ModelConfigKeys()); }
+
+}  // namespace terrace::server
