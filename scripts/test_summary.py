@@ -42,7 +42,8 @@ def main():
             failures.append(name)
         if result == "skipped":
             node = case.find("skipped") if case is not None else None
-            skips.append((name, " ".join((node.get("message") or "").split()) if node is not None else ""))
+            reason = node.get("message") or "" if node is not None else ""
+            skips.append((name, " ".join(reason.split())))
 
     by_program = {}
     for path in sorted((report / "gtest").glob("*.xml")):

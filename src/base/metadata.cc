@@ -10,9 +10,14 @@ namespace terrace {
 namespace {
 
 const char* KindName(const MetadataValue& value) {
-  static constexpr const char* kNames[] = {"a bool",          "an integer",          "a number",
-                                           "a string",        "an array of bools",   "an array of integers",
-                                           "an array of numbers", "an array of strings"};
+  static constexpr const char* kNames[] = {"a bool",
+                                           "an integer",
+                                           "a number",
+                                           "a string",
+                                           "an array of bools",
+                                           "an array of integers",
+                                           "an array of numbers",
+                                           "an array of strings"};
   return kNames[value.index()];
 }
 
@@ -50,8 +55,8 @@ absl::StatusOr<int64_t> Metadata::GetInt(std::string_view key, int64_t low, int6
   const auto* number = std::get_if<int64_t>(value);
   if (number == nullptr) return WrongKind(key, *value, "an integer");
   if (*number < low || *number > high) {
-    return absl::InvalidArgumentError(fmt::format("metadata key '{}' is {}, outside [{}, {}]", key,
-                                                  *number, low, high));
+    return absl::InvalidArgumentError(
+        fmt::format("metadata key '{}' is {}, outside [{}, {}]", key, *number, low, high));
   }
   return *number;
 }

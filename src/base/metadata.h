@@ -42,7 +42,8 @@ class Metadata {
   absl::StatusOr<bool> GetBool(std::string_view key, bool otherwise) const;
   absl::StatusOr<std::string> GetString(std::string_view key, std::string_view otherwise) const;
 
-  // Arrays: a pointer into this object, null if the key is missing, InvalidArgument for a wrong kind.
+  // Arrays: a pointer into this object, null if the key is missing, InvalidArgument for a wrong
+  // kind.
   absl::StatusOr<const std::vector<std::string>*> GetStrings(std::string_view key) const;
   absl::StatusOr<const std::vector<int64_t>*> GetInts(std::string_view key) const;
   absl::StatusOr<const std::vector<double>*> GetDoubles(std::string_view key) const;

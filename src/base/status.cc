@@ -10,9 +10,8 @@ namespace terrace {
 absl::Status WithContext(const absl::Status& status, std::string_view context) {
   if (status.ok()) return status;
   absl::Status out(status.code(), fmt::format("{}: {}", context, Message(status)));
-  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
-    out.SetPayload(url, payload);
-  });
+  status.ForEachPayload(
+      [&](absl::string_view url, const absl::Cord& payload) { out.SetPayload(url, payload); });
   return out;
 }
 

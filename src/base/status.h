@@ -30,17 +30,17 @@ absl::Status ErrnoStatus(int error_number, std::string_view context);
 #define TERRACE_CONCAT_(a, b) TERRACE_CONCAT_INNER_(a, b)
 
 // Returns from the enclosing function if `expr` is not OK.
-#define RETURN_IF_ERROR(expr)                              \
-  do {                                                     \
-    ::absl::Status terrace_status_ = (expr);               \
-    if (!terrace_status_.ok()) return terrace_status_;     \
+#define RETURN_IF_ERROR(expr)                          \
+  do {                                                 \
+    ::absl::Status terrace_status_ = (expr);           \
+    if (!terrace_status_.ok()) return terrace_status_; \
   } while (0)
 
 // ASSIGN_OR_RETURN(auto x, F()): declares x from F()'s value or returns its status.
 #define ASSIGN_OR_RETURN(lhs, expr) \
   ASSIGN_OR_RETURN_IMPL_(TERRACE_CONCAT_(terrace_statusor_, __LINE__), lhs, expr)
-#define ASSIGN_OR_RETURN_IMPL_(tmp, lhs, expr) \
-  auto tmp = (expr);                           \
+#define ASSIGN_OR_RETURN_IMPL_(tmp, lhs, expr)   \
+  auto tmp = (expr);                             \
   if (!tmp.ok()) return std::move(tmp).status(); \
   lhs = std::move(tmp).value()
 

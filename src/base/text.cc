@@ -16,8 +16,10 @@ size_t SequenceLength(std::string_view text, size_t* prefix) {
   *prefix = 1;
   uint8_t lead = byte(0);
   if (lead < 0x80) return 1;
-  size_t length = lead >= 0xC2 && lead <= 0xDF ? 2 : (lead & 0xF0) == 0xE0 ? 3
-                  : lead >= 0xF0 && lead <= 0xF4 ? 4 : 0;
+  size_t length = 0;
+  if (lead >= 0xC2 && lead <= 0xDF) length = 2;
+  if (lead >= 0xE0 && lead <= 0xEF) length = 3;
+  if (lead >= 0xF0 && lead <= 0xF4) length = 4;
   if (length == 0) return 0;
   for (size_t i = 1; i < length; ++i) {
     if (i >= text.size()) return 0;

@@ -16,7 +16,8 @@ std::vector<std::string_view> Split(std::string_view text, char separator);
 bool IsValidUtf8(std::string_view text);
 // `text` with each maximal ill-formed part replaced by U+FFFD.
 std::string ToValidUtf8(std::string_view text);
-// The one of `names` nearest to `name` by edit distance, or "" if none is near (for "did you mean").
+// The one of `names` nearest to `name` by edit distance, or "" if none is near (for "did you
+// mean").
 std::string NearestName(std::string_view name, const std::vector<std::string>& names);
 
 }  // namespace terrace

@@ -22,10 +22,10 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
     const char* name;
     double factor;
   };
-  static constexpr Unit kUnits[] = {{"", 1},           {"b", 1},     {"k", 1024},     {"kib", 1024},
-                                    {"m", 0x1p20},     {"mib", 0x1p20}, {"g", 0x1p30}, {"gib", 0x1p30},
-                                    {"t", 0x1p40},     {"tib", 0x1p40}, {"kb", 1e3},   {"mb", 1e6},
-                                    {"gb", 1e9},       {"tb", 1e12}};
+  static constexpr Unit kUnits[] = {{"", 1},       {"b", 1},        {"k", 1024},   {"kib", 1024},
+                                    {"m", 0x1p20}, {"mib", 0x1p20}, {"g", 0x1p30}, {"gib", 0x1p30},
+                                    {"t", 0x1p40}, {"tib", 0x1p40}, {"kb", 1e3},   {"mb", 1e6},
+                                    {"gb", 1e9},   {"tb", 1e12}};
   for (const Unit& candidate : kUnits) {
     if (unit != candidate.name) continue;
     double bytes = number * candidate.factor;

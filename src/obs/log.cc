@@ -103,8 +103,11 @@ class FileLogger final : public Logger {
  public:
   // spdlog wants shared ownership of its sinks.
   FileLogger(const LogOptions& options, const Clock& clock, std::shared_ptr<FileSink> sink)
-      : level_(options.level), format_(options.format), clock_(clock), sink_(sink),
-        logger_("terrace", sink) {}
+      : level_(options.level),
+        format_(options.format),
+        clock_(clock),
+        sink_(std::move(sink)),
+        logger_("terrace", sink_) {}
 
   bool Enabled(LogLevel level) const override {
     return level >= level_ && level_ != LogLevel::kOff && level != LogLevel::kOff;
@@ -130,8 +133,8 @@ absl::StatusOr<T> ParseName(std::string_view text, const std::string_view (&name
   for (size_t i = 0; i < N; ++i) {
     if (text == names[i]) return static_cast<T>(i);
   }
-  return absl::InvalidArgumentError(fmt::format("'{}' is not a log {}: use {}", text, what,
-                                                fmt::join(names, ", ")));
+  return absl::InvalidArgumentError(
+      fmt::format("'{}' is not a log {}: use {}", text, what, fmt::join(names, ", ")));
 }
 
 }  // namespace
@@ -167,8 +170,7 @@ std::string FormatLogLine(LogFormat format, int64_t wall_us, LogLevel level,
 
 absl::StatusOr<std::unique_ptr<Logger>> OpenLog(const LogOptions& options, const Clock& clock) {
   ASSIGN_OR_RETURN(int fd, FileSink::Open(options.path));
-  return std::make_unique<FileLogger>(options, clock,
-                                      std::make_shared<FileSink>(options.path, fd));
+  return std::make_unique<FileLogger>(options, clock, std::make_shared<FileSink>(options.path, fd));
 }
 
 }  // namespace terrace

@@ -33,11 +33,12 @@ enum class MetricId {
 
 struct MetricInfo {
   MetricId id;
-  std::string_view name;    // terrace_*; counters end in _total, others in their unit if they have one.
+  std::string_view
+      name;  // terrace_*; counters end in _total, others in their unit if they have one.
   MetricType type;
-  std::string_view unit;    // "seconds", "bytes", "tokens" or "" for a plain count.
+  std::string_view unit;  // "seconds", "bytes", "tokens" or "" for a plain count.
   std::span<const std::string_view> labels;
-  std::string_view help;    // One sentence.
+  std::string_view help;            // One sentence.
   std::span<const double> buckets;  // Upper bounds of a histogram, rising; empty for other types.
 };
 

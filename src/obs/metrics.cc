@@ -95,9 +95,8 @@ Histogram Metrics::HistogramFor(MetricId id, LabelValues labels) {
   auto* family = state_->families[static_cast<size_t>(id)].histogram;
   assert(family != nullptr);
   std::span<const double> buckets = DescribeMetric(id).buckets;
-  return Histogram(&family->Add(
-      state_->Name(id, labels),
-      prometheus::Histogram::BucketBoundaries(buckets.begin(), buckets.end())));
+  return Histogram(&family->Add(state_->Name(id, labels), prometheus::Histogram::BucketBoundaries(
+                                                              buckets.begin(), buckets.end())));
 }
 
 std::string Metrics::Render() const {

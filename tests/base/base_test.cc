@@ -29,8 +29,8 @@ TEST(Units, SizesAreParsedWithBinaryAndDecimalUnits) {
 }
 
 TEST(Units, WhatIsNotASizeIsRefusedWithTheText) {
-  for (const char* text : {"", "GiB", "-1", "nan", "inf", "1 XB", "1GiBs", "1e30", "9223372036854775808",
-                           "8388608TiB", "--1", "1,5GiB"}) {
+  for (const char* text : {"", "GiB", "-1", "nan", "inf", "1 XB", "1GiBs", "1e30",
+                           "9223372036854775808", "8388608TiB", "--1", "1,5GiB"}) {
     auto bytes = ParseBytes(text);
     ASSERT_FALSE(bytes.ok()) << text << " gave " << *bytes;
     EXPECT_EQ(bytes.status().code(), absl::StatusCode::kInvalidArgument) << text;
@@ -172,8 +172,9 @@ TEST(Text, Utf8IsJudgedAsUnicodeDefinesIt) {
                            "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"}) {
     EXPECT_TRUE(IsValidUtf8(good)) << good;
   }
-  for (const char* bad : {"\x80", "\xC0\xAF", "\xC1\xBF", "\xC2", "\xE0\x9F\xBF", "\xED\xA0\x80",
-                          "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF", "a\xE2\x82"}) {
+  for (const char* bad :
+       {"\x80", "\xC0\xAF", "\xC1\xBF", "\xC2", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF",
+        "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF", "a\xE2\x82"}) {
     EXPECT_FALSE(IsValidUtf8(bad)) << bad;
   }
   EXPECT_TRUE(IsValidUtf8(std::string_view("a\0b", 3)));

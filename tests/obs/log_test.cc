@@ -39,8 +39,11 @@ class LogFile : public ::testing::Test {
 
 TEST(LogLine, TextShowsTimeLevelMessageAndFields) {
   EXPECT_EQ(FormatLogLine(LogFormat::kText, kNoonUs + 42, LogLevel::kInfo, "loaded a model",
-                          {{"model", "qwen"}, {"bytes", uint64_t{12}}, {"seconds", 0.25},
-                           {"cold", true}, {"why", "disk was slow"}}),
+                          {{"model", "qwen"},
+                           {"bytes", uint64_t{12}},
+                           {"seconds", 0.25},
+                           {"cold", true},
+                           {"why", "disk was slow"}}),
             "2026-01-15T12:00:00.000042Z info loaded a model model=qwen bytes=12 seconds=0.25 "
             "cold=true why=\"disk was slow\"");
 }
@@ -85,10 +88,10 @@ TEST_F(LogFile, AppendsAndIsNotReadableByOthers) {
     ASSERT_TRUE(log.ok()) << log.status();
     (*log)->Info("line");
   }
-  EXPECT_EQ(std::count(std::istreambuf_iterator<char>(*std::make_unique<std::ifstream>(
-                           folder_ / "log")),
-                       std::istreambuf_iterator<char>(), '\n'),
-            2);
+  EXPECT_EQ(
+      std::count(std::istreambuf_iterator<char>(*std::make_unique<std::ifstream>(folder_ / "log")),
+                 std::istreambuf_iterator<char>(), '\n'),
+      2);
   struct stat info;
   ASSERT_EQ(stat((folder_ / "log").c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 07, 0u);
