@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <regex>
 #include <set>
 #include <string>
@@ -34,6 +36,14 @@ TEST(MetricTable, NamesFollowThePrometheusRules) {
       EXPECT_TRUE(std::regex_match(std::string(label), label_rule)) << name << " " << label;
     }
   }
+}
+
+TEST(MetricTable, IsTheOneInTheDocument) {
+  std::ifstream in(TERRACE_SOURCE_DIR "/docs/METRICS.md");
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  EXPECT_NE(text.find(MetricTableMarkdown()), std::string::npos)
+      << "docs/METRICS.md should hold this table:\n"
+      << MetricTableMarkdown();
 }
 
 TEST(Metrics, RendersEachTypeInTextFormat) {
