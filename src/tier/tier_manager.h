@@ -82,13 +82,6 @@ struct TierManagerOptions {
   uint64_t staging_bytes = uint64_t{32} << 20;
 };
 
-// One line of the ledger.
-struct LedgerLine {
-  Tier tier = Tier::kDevice;
-  Owner owner;
-  uint64_t bytes = 0;
-};
-
 struct SegmentState {
   std::string name;
   uint64_t bytes = 0;
@@ -105,15 +98,6 @@ struct ModelState {
   uint64_t evictions = 0;       // segments evicted since start
   int64_t last_used_us = 0;
   std::vector<SegmentState> segments;
-};
-
-struct LinkState {
-  std::string name;             // "disk-to-device" ...
-  uint64_t bytes = 0;           // moved since start
-  uint64_t transfers = 0;
-  uint64_t queued = 0;          // now
-  double bandwidth_bytes_per_s = 0;  // estimate of what the link gives when busy; 0: not known yet
-  double latency_us = 0;
 };
 
 struct TierSnapshot {

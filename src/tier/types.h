@@ -85,6 +85,22 @@ struct ModelSpec {
 
 using ModelId = uint32_t;
 
+// One line of the ledger.
+struct LedgerLine {
+  Tier tier = Tier::kDevice;
+  Owner owner;
+  uint64_t bytes = 0;
+};
+
+struct LinkState {
+  std::string name;             // "disk-to-device" ...
+  uint64_t bytes = 0;           // moved since start
+  uint64_t transfers = 0;
+  uint64_t queued = 0;          // now, with those under way
+  double bandwidth_bytes_per_s = 0;  // estimate of what the link gives when busy; 0: not known yet
+  double latency_us = 0;
+};
+
 }  // namespace terrace::tier
 
 #endif  // TERRACE_TIER_TYPES_H_

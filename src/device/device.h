@@ -1,0 +1,120 @@
+// The VEM contract: what Terrace needs of a chip, in five nouns: device, memory, stream, event,
+// kernel. One folder below this one implements it for each chip family; one conformance suite
+// (tests/conformance) runs on all of them.
+//
+// Device is thread-safe. A Stream may be used from several threads, but the order of its operations
+// is then theirs to settle. Streams, events and kernels must not outlive their device; memory must be
+// freed on the device that gave it. Operations of one stream run in order; different streams are
+// ordered by events only.
+#ifndef TERRACE_DEVICE_DEVICE_H_
+#define TERRACE_DEVICE_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace terrace::device {
+
+struct DeviceInfo {
+  std::string name;             // "cpu", "sim:0"
+  std::string kind;             // the folder: "cpu", "sim", "opencl" ...
+  std::string description;      // the chip's own name
+  bool unified_memory = false;  // host and device addresses are the same bytes; no copy is needed
+  // Kernels and the host may read and write device memory through its address. True for unified
+  // devices and for `sim`; copies between host and device are still needed unless unified.
+  bool host_addressable = false;
+  uint64_t memory_bytes = 0;    // that can be allocated at most
+  uint64_t alignment = 0;       // of every allocation's address, bytes
+  uint64_t granularity = 0;     // an allocation takes a multiple of this, bytes
+};
+
+struct MemoryInfo {
+  uint64_t total_bytes = 0;
+  uint64_t free_bytes = 0;
+  uint64_t allocated_bytes = 0;  // through this Device
+};
+
+// What the chip says of itself; absent where it says nothing.
+struct Telemetry {
+  std::optional<double> utilisation;        // 0 to 1, since the last reading
+  std::optional<double> temperature_c;
+  std::optional<double> power_w;
+  std::optional<uint32_t> link_width;       // PCIe lanes
+  uint64_t copied_to_device_bytes = 0;      // since start
+  uint64_t copied_to_host_bytes = 0;
+  uint64_t copied_on_device_bytes = 0;
+};
+
+enum class CopyDirection : uint8_t { kHostToDevice, kDeviceToHost, kDeviceToDevice };
+
+// A function that runs on the device in stream order. `host` serves devices that compute on the
+// CPU's cores; `source` (the common kernel dialect) those with a run-time compiler.
+struct KernelSource {
+  std::string name;
+  std::function<absl::Status(std::span<void* const> arguments)> host;
+  std::string source;
+};
+
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+};
+
+// A point in a stream's order. May be recorded again; Wait and Query refer to the last recording.
+class Event {
+ public:
+  virtual ~Event() = default;
+  // OK and true once everything before the recording has run; true if never recorded.
+  virtual absl::StatusOr<bool> Query() const = 0;
+  // Blocks until then; the stream's error if it failed before.
+  virtual absl::Status Synchronize() const = 0;
+};
+
+// After an operation fails, later copies and kernels of the stream are skipped and every
+// Synchronize returns the first error until ClearError(); callbacks still run, with that error.
+class Stream {
+ public:
+  virtual ~Stream() = default;  // waits for what was asked
+  // Both ranges must stay valid until the operation has run. InvalidArgument for a null range.
+  virtual absl::Status CopyAsync(CopyDirection direction, std::byte* to, const std::byte* from,
+                                 uint64_t bytes) = 0;
+  // Runs `callback` on a thread of the device once everything before it has run, with the stream's
+  // status so far. It must not block for long nor synchronise; it may ask for more operations.
+  virtual absl::Status HostCallback(std::function<void(absl::Status)> callback) = 0;
+  virtual absl::Status Launch(const Kernel& kernel, std::span<void* const> arguments) = 0;
+  virtual absl::Status Record(Event* event) = 0;
+  // Later operations of this stream run after what `event` stands for.
+  virtual absl::Status Wait(const Event& event) = 0;
+  virtual absl::Status Synchronize() = 0;
+  virtual void ClearError() = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual const DeviceInfo& info() const = 0;
+  // ResourceExhausted (with the sizes) if the device cannot give that much.
+  virtual absl::StatusOr<std::byte*> Allocate(uint64_t bytes) = 0;
+  // `data` and `bytes` as allocated; null is allowed. The bytes are free for others on return.
+  virtual void Free(std::byte* data, uint64_t bytes) = 0;
+  virtual MemoryInfo GetMemoryInfo() const = 0;
+
+  virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream() = 0;
+  virtual absl::StatusOr<std::unique_ptr<Event>> CreateEvent() = 0;
+  // Unimplemented if the device cannot run what `source` holds.
+  virtual absl::StatusOr<std::unique_ptr<Kernel>> CreateKernel(const KernelSource& source) = 0;
+
+  virtual absl::StatusOr<Telemetry> ReadTelemetry() = 0;
+};
+
+}  // namespace terrace::device
+
+#endif  // TERRACE_DEVICE_DEVICE_H_

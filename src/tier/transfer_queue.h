@@ -1,0 +1,103 @@
+// The order in which one link's transfers run, and what the link is measured to give. Pure
+// book-keeping: it moves no bytes; its user asks for the next transfer, moves it, and says so.
+//
+// Order: most urgent class first, earliest deadline first inside a class, then first asked. A
+// transfer that has waited `aging_us` counts as one class more urgent, and again after each further
+// `aging_us`, so that nothing starves. At most `depth` transfers are under way (back-pressure).
+//
+// Not thread-safe: guarded by its user's lock.
+#ifndef TERRACE_TIER_TRANSFER_QUEUE_H_
+#define TERRACE_TIER_TRANSFER_QUEUE_H_
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tier/types.h"
+
+namespace terrace {
+class Clock;
+}
+
+namespace terrace::tier {
+
+inline constexpr size_t kPriorityCount = 5;
+inline constexpr int64_t kNoDeadline = std::numeric_limits<int64_t>::max();
+
+struct Transfer {
+  uint64_t owner = 0;  // whom it belongs to (a load); for Cancel and SetPriority
+  uint32_t index = 0;  // which of the owner's transfers
+  uint64_t bytes = 0;
+  Priority priority = Priority::kDemand;
+  int64_t deadline_us = kNoDeadline;
+  // Filled by the queue.
+  uint64_t sequence = 0;
+  int64_t asked_us = 0;
+  int64_t started_us = 0;
+  bool started_alone = false;
+};
+
+struct TransferQueueOptions {
+  std::string name;
+  uint32_t depth = 8;
+  int64_t aging_us = 500'000;
+};
+
+class TransferQueue {
+ public:
+  // `clock` must outlive the queue.
+  TransferQueue(TransferQueueOptions options, const Clock* clock)
+      : options_(std::move(options)), clock_(clock) {}
+
+  void Push(Transfer transfer);
+  // The next to run, now under way; none if nothing waits or `depth` are under way.
+  std::optional<Transfer> Start();
+  // A transfer under way has ended; `moved` false if it failed (it then says nothing of the link).
+  void Finish(const Transfer& transfer, bool moved);
+
+  // Both touch only what waits; they return how many transfers that was.
+  size_t SetPriority(uint64_t owner, Priority priority);
+  size_t Cancel(uint64_t owner);
+
+  bool CanStart() const { return waiting_ > 0 && under_way_ < options_.depth; }
+  size_t waiting() const { return waiting_; }
+  uint32_t under_way() const { return under_way_; }
+  uint64_t waiting_bytes() const { return waiting_bytes_; }
+  LinkState State() const;
+  double bandwidth_bytes_per_s() const { return bandwidth_; }
+
+ private:
+  // Waiting transfers of one class: by deadline, and by the order asked.
+  struct Class {
+    std::map<std::pair<int64_t, uint64_t>, Transfer> by_deadline;
+    std::map<uint64_t, int64_t> by_age;  // sequence to deadline
+  };
+  Transfer Remove(Class& from, std::map<std::pair<int64_t, uint64_t>, Transfer>::iterator at);
+  void Insert(const Transfer& transfer);
+  std::vector<Transfer> TakeOwner(uint64_t owner);
+  void Measure(const Transfer& transfer, int64_t now_us);
+
+  const TransferQueueOptions options_;
+  const Clock* const clock_;
+  std::array<Class, kPriorityCount> classes_;
+  size_t waiting_ = 0;
+  uint64_t waiting_bytes_ = 0;
+  uint32_t under_way_ = 0;
+  uint64_t next_sequence_ = 1;
+
+  uint64_t bytes_ = 0;
+  uint64_t transfers_ = 0;
+  int64_t window_start_us_ = 0;  // since when the link is busy, or the current measurement runs
+  uint64_t window_bytes_ = 0;
+  double bandwidth_ = 0;
+  double latency_us_ = 0;
+};
+
+}  // namespace terrace::tier
+
+#endif  // TERRACE_TIER_TRANSFER_QUEUE_H_
