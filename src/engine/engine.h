@@ -3,6 +3,7 @@
 #ifndef TERRACE_ENGINE_ENGINE_H_
 #define TERRACE_ENGINE_ENGINE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -11,7 +12,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/engine_model.h"
-#include "engine/sampler.h"
 #include "kv/sequence.h"
 #include "tier/types.h"
 
@@ -29,21 +29,26 @@ struct StepEntry {
   bool want_logits = false;
 };
 
+// What became of one entry.
+struct EntryResult {
+  // Internal if its logits hold a NaN or an infinity (the message names the model); its KV is then
+  // not to be used any more. Other entries are not touched by that.
+  absl::Status status;
+  std::span<float> logits;  // [vocab] if wanted; may be changed; valid until the engine's next call
+};
+
 struct StepResult {
-  // [entries that wanted logits, vocab], in entry order; valid until the next call.
-  std::vector<std::span<float>> logits;
-  int64_t weight_wait_us = 0;  // time spent waiting for segments
+  std::vector<EntryResult> entries;  // in entry order
+  int64_t weight_wait_us = 0;        // time spent waiting for segments
 };
 
 class Engine {
  public:
   // All must outlive the engine.
   Engine(ops::Backend* backend, tier::TierManager* manager, const Clock* clock);
-  ~Engine();
 
   // Runs one step. Errors leave every sequence as it was before: ResourceExhausted (KV or workspace
-  // cannot be had), Cancelled, or the error of a load that failed. A NaN or infinity in an entry's
-  // logits is an Internal error that names model and entry.
+  // cannot be had), Cancelled, or the error of a load that failed.
   absl::StatusOr<StepResult> Step(EngineModel& model, std::span<const StepEntry> entries,
                                   const tier::CancelFlag* cancel);
 
@@ -51,13 +56,22 @@ class Engine {
   absl::StatusOr<std::vector<float>> AllLogits(EngineModel& model, std::span<const int32_t> tokens);
 
   tier::TierManager* manager() const { return manager_; }
+  // Read by the scheduler on any thread.
+  uint64_t workspace_bytes() const { return workspace_bytes_.load(std::memory_order_relaxed); }
   ops::Backend* backend() const { return backend_; }
 
  private:
-  class Impl;
+  struct Rows;
+  absl::Status Forward(EngineModel& model, const Rows& rows, const tier::CancelFlag* cancel,
+                       ops::Matrix* logits, int64_t* wait_us);
+  // Makes the workspace at least `bytes` large.
+  absl::Status GrowWorkspace(uint64_t bytes);
+
   ops::Backend* backend_;
   tier::TierManager* manager_;
-  std::unique_ptr<Impl> impl_;
+  const Clock* clock_;
+  tier::DeviceBuffer workspace_;
+  std::atomic<uint64_t> workspace_bytes_{0};
 };
 
 }  // namespace terrace::engine

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "model/architecture.h"
@@ -32,6 +34,16 @@ class EngineModel {
   const ops::KvGeometry& kv_geometry() const { return kv_geometry_; }
   int32_t vocab_size() const { return architecture_->config().vocab_size; }
   int32_t max_context() const { return max_context_; }
+  // A tensor of architecture().tensors(), as it lies in its segment.
+  struct Binding {
+    uint32_t segment = 0;
+    uint64_t offset = 0;
+    ops::Weight weight;  // data null: bound to an address when its segment is pinned
+  };
+  const std::vector<Binding>& bindings() const { return bindings_; }
+  // The segments that a stage of the forward pass reads.
+  std::span<const uint32_t> StageSegments(model::WeightProvider::Stage stage, int32_t layer) const;
+
   // Bytes of KV that a sequence of `tokens` tokens needs.
   uint64_t KvBytes(int32_t tokens) const;
 
@@ -42,6 +54,8 @@ class EngineModel {
   std::unique_ptr<weights::ModelWeights> weights_;
   std::unique_ptr<model::Architecture> architecture_;
   ops::KvGeometry kv_geometry_;
+  std::vector<Binding> bindings_;
+  std::vector<std::vector<uint32_t>> stage_segments_;  // by StageIndex
 };
 
 }  // namespace terrace::engine

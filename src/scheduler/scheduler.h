@@ -16,10 +16,8 @@
 
 namespace terrace {
 class Clock;
-}
-namespace terrace::obs {
 class Metrics;
-}
+}  // namespace terrace
 namespace terrace::engine {
 class Engine;
 class EngineModel;
@@ -32,6 +30,7 @@ struct SchedulerOptions {
   int32_t max_batch = 16;           // sequences of one model in a step
   int32_t step_tokens = 512;        // rows of one step; longer prompts are prefilled in chunks
   int64_t max_wait_us = 2'000'000;  // a waiting model gets its turn after this long
+  uint64_t seed = 0;                // of the seeds drawn for requests that bring none
 };
 
 struct ModelQueueState {
@@ -53,7 +52,7 @@ class Scheduler {
  public:
   // `engine`, `clock` and `metrics` must outlive the scheduler.
   static std::unique_ptr<Scheduler> Create(const SchedulerOptions& options, engine::Engine* engine,
-                                           const Clock* clock, obs::Metrics* metrics);
+                                           const Clock* clock, Metrics* metrics);
   virtual ~Scheduler() = default;  // cancels everything and joins
 
   // Models may be added and removed while requests run; removal waits for the model's own requests

@@ -1,0 +1,232 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/units.h"
+
+namespace terrace::engine {
+namespace {
+
+// Rows of logits that AllLogits computes at a time: bounds the workspace for large vocabularies.
+constexpr int32_t kDiagnosisRows = 32;
+
+// Pins segments as the forward pass enters its stages, and turns bindings into addresses.
+class PinnedWeights final : public model::WeightProvider {
+ public:
+  PinnedWeights(const EngineModel& model, tier::TierManager* manager, const Clock* clock,
+                const tier::CancelFlag* cancel)
+      : model_(model), manager_(manager), clock_(clock), cancel_(cancel),
+        slots_(model.weights().segments().size()) {}
+
+  absl::Status Enter(Stage stage, int32_t layer) override {
+    std::span<const uint32_t> segments = model_.StageSegments(stage, layer);
+    for (size_t i = 0; i < segments.size(); ++i) {
+      absl::Status status = PinSegment(segments[i]);
+      if (!status.ok()) {
+        for (size_t j = 0; j < i; ++j) UnpinSegment(segments[j]);
+        return status;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void Leave(Stage stage, int32_t layer) override {
+    for (uint32_t segment : model_.StageSegments(stage, layer)) UnpinSegment(segment);
+  }
+
+  ops::Weight Matrix(int32_t tensor) const override {
+    const EngineModel::Binding& binding = model_.bindings()[static_cast<size_t>(tensor)];
+    ops::Weight weight = binding.weight;
+    weight.data = slots_[binding.segment].pin.data() + binding.offset;
+    return weight;
+  }
+
+  ops::Vector Vector(int32_t tensor) const override {
+    const ops::Weight weight = Matrix(tensor);
+    return {reinterpret_cast<const float*>(weight.data), weight.rows};
+  }
+
+  int64_t wait_us() const { return wait_us_; }
+
+ private:
+  struct Slot {
+    tier::Pin pin;
+    int32_t count = 0;
+  };
+
+  absl::Status PinSegment(uint32_t segment) {
+    Slot& slot = slots_[segment];
+    if (slot.count == 0) {
+      const int64_t start_us = clock_->NowUs();
+      absl::StatusOr<tier::Pin> pin = manager_->Acquire(model_.weights().tier_id(), segment,
+                                                        tier::Priority::kDemand, cancel_);
+      wait_us_ += clock_->NowUs() - start_us;
+      if (!pin.ok()) {
+        return WithContext(pin.status(),
+                           fmt::format("loading {} of model '{}'",
+                                       model_.weights().segments()[segment].name, model_.name()));
+      }
+      slot.pin = *std::move(pin);
+    }
+    ++slot.count;
+    return absl::OkStatus();
+  }
+
+  void UnpinSegment(uint32_t segment) {
+    Slot& slot = slots_[segment];
+    if (--slot.count == 0) slot.pin.Release();
+  }
+
+  const EngineModel& model_;
+  tier::TierManager* manager_;
+  const Clock* clock_;
+  const tier::CancelFlag* cancel_;
+  std::vector<Slot> slots_;
+  int64_t wait_us_ = 0;
+};
+
+bool AllFinite(std::span<const float> values) {
+  // A sum would overflow; multiplying by zero turns both NaN and infinity into NaN.
+  float poison = 0.0f;
+  for (float value : values) poison += value * 0.0f;
+  return poison == 0.0f;
+}
+
+}  // namespace
+
+// The rows of one forward pass, in the form that operators take.
+struct Engine::Rows {
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> positions;
+  std::vector<int32_t> logit_rows;
+  std::vector<ops::SequenceRows> sequences;
+
+  void Append(kv::Sequence& kv, std::span<const int32_t> new_tokens) {
+    ops::SequenceRows rows;
+    rows.first_row = static_cast<int32_t>(tokens.size());
+    rows.rows = static_cast<int32_t>(new_tokens.size());
+    rows.start = kv.length();
+    rows.blocks = kv.blocks();
+    for (size_t i = 0; i < new_tokens.size(); ++i) {
+      tokens.push_back(new_tokens[i]);
+      positions.push_back(rows.start + static_cast<int32_t>(i));
+    }
+    sequences.push_back(rows);
+  }
+};
+
+Engine::Engine(ops::Backend* backend, tier::TierManager* manager, const Clock* clock)
+    : backend_(backend), manager_(manager), clock_(clock) {}
+
+absl::Status Engine::GrowWorkspace(uint64_t bytes) {
+  if (workspace_.bytes() >= bytes) return absl::OkStatus();
+  workspace_.Release();
+  workspace_bytes_ = 0;
+  ASSIGN_OR_RETURN(workspace_, manager_->Allocate({"engine", "", tier::Kind::kWorkspace},
+                                                  AlignUp(bytes, kMiB)));
+  workspace_bytes_ = workspace_.bytes();
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Forward(EngineModel& model, const Rows& rows, const tier::CancelFlag* cancel,
+                             ops::Matrix* logits, int64_t* wait_us) {
+  const auto row_count = static_cast<int32_t>(rows.tokens.size());
+  const auto logit_count = static_cast<int32_t>(rows.logit_rows.size());
+  RETURN_IF_ERROR(
+      GrowWorkspace(model.architecture().WorkspaceBytes(row_count, logit_count)));
+  // Everything that is missing starts to move now, in the order in which it will be needed.
+  manager_->Prefetch(model.weights().tier_id(), 0,
+                     static_cast<uint32_t>(model.weights().segments().size()),
+                     tier::Priority::kNextLayer);
+  model::ForwardInput input;
+  input.tokens = rows.tokens;
+  input.batch.rows = row_count;
+  input.batch.positions = rows.positions;
+  input.batch.sequences = rows.sequences;
+  input.kv = model.kv_geometry();
+  input.logit_rows = rows.logit_rows;
+  PinnedWeights provider(model, manager_, clock_, cancel);
+  absl::StatusOr<ops::Matrix> result = model.architecture().Forward(
+      input, *backend_, provider, {workspace_.data(), workspace_.bytes()});
+  *wait_us = provider.wait_us();
+  RETURN_IF_ERROR(result.status());
+  *logits = *result;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepResult> Engine::Step(EngineModel& model, std::span<const StepEntry> entries,
+                                        const tier::CancelFlag* cancel) {
+  StepResult result;
+  Rows rows;
+  absl::Status status;
+  for (const StepEntry& entry : entries) {
+    const int32_t new_length = entry.kv->length() + static_cast<int32_t>(entry.tokens.size());
+    status = entry.kv->Reserve(new_length);
+    if (!status.ok()) break;
+    rows.Append(*entry.kv, entry.tokens);
+    if (entry.want_logits) rows.logit_rows.push_back(static_cast<int32_t>(rows.tokens.size()) - 1);
+  }
+  ops::Matrix logits;
+  if (status.ok()) status = Forward(model, rows, cancel, &logits, &result.weight_wait_us);
+  if (!status.ok()) {
+    for (const StepEntry& entry : entries) entry.kv->Truncate(entry.kv->length());
+    return status;
+  }
+  int64_t logit_row = 0;
+  for (const StepEntry& entry : entries) {
+    entry.kv->Commit(entry.kv->length() + static_cast<int32_t>(entry.tokens.size()));
+    EntryResult out;
+    if (entry.want_logits) {
+      out.logits = {logits.row(logit_row++), static_cast<size_t>(logits.cols)};
+      if (!AllFinite(out.logits)) {
+        out.status = absl::InternalError(
+            fmt::format("model '{}' computed logits that are not finite", model.name()));
+      }
+    }
+    result.entries.push_back(std::move(out));
+  }
+  return result;
+}
+
+absl::StatusOr<std::vector<float>> Engine::AllLogits(EngineModel& model,
+                                                     std::span<const int32_t> tokens) {
+  for (int32_t token : tokens) {
+    if (token < 0 || token >= model.vocab_size()) {
+      return absl::InvalidArgumentError(fmt::format(
+          "token {} is outside the vocabulary of {} tokens", token, model.vocab_size()));
+    }
+  }
+  if (tokens.size() > static_cast<size_t>(model.max_context())) {
+    return absl::InvalidArgumentError(fmt::format("{} tokens are more than the context of {}",
+                                                  tokens.size(), model.max_context()));
+  }
+  kv::Sequence kv(manager_, model.name(), "", model.kv_geometry().block_bytes());
+  std::vector<float> out;
+  out.reserve(tokens.size() * static_cast<size_t>(model.vocab_size()));
+  while (!tokens.empty()) {
+    std::span<const int32_t> chunk =
+        tokens.first(std::min<size_t>(tokens.size(), kDiagnosisRows));
+    tokens = tokens.subspan(chunk.size());
+    RETURN_IF_ERROR(kv.Reserve(kv.length() + static_cast<int32_t>(chunk.size())));
+    Rows rows;
+    rows.Append(kv, chunk);
+    for (size_t i = 0; i < chunk.size(); ++i) rows.logit_rows.push_back(static_cast<int32_t>(i));
+    ops::Matrix logits;
+    int64_t wait_us = 0;
+    RETURN_IF_ERROR(Forward(model, rows, nullptr, &logits, &wait_us));
+    for (int32_t i = 0; i < logits.rows; ++i) {
+      out.insert(out.end(), logits.row(i), logits.row(i) + logits.cols);
+    }
+    kv.Commit(kv.length() + static_cast<int32_t>(chunk.size()));
+  }
+  return out;
+}
+
+}  // namespace terrace::engine
