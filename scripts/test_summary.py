@@ -8,6 +8,7 @@ NAME_test, registered with ctest as NAME) and pytest.xml (JUnit). A program that
 failed case in its own report (a crash, a time-out, a sanitizer's finding) counts as one failure.
 STATUS is the exit status of the runners. Exits non-zero if anything failed or nothing ran.
 """
+
 import pathlib
 import sys
 import xml.etree.ElementTree as ET
