@@ -36,7 +36,7 @@ QUESTIONS = {
 
 
 def choose_budget(paths):
-    """A budget that holds the largest model with room for its KV cache and workspace, but not both."""
+    """Bytes that hold the largest model with room for its KV cache and workspace, but not both."""
     sizes = [path.stat().st_size for path in paths.values()]
     budget = int(max(sizes) * 1.05) + 40 * MIB
     if budget >= sum(sizes):

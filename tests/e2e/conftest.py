@@ -1,5 +1,5 @@
-"""Fixtures of the end-to-end tests: `terrace serve` processes over the tiny golden models and, where
-they can be fetched, over two real ones. TERRACE_BIN names another binary to test.
+"""Fixtures of the end-to-end tests: `terrace serve` processes over the tiny golden models and,
+where they can be fetched, over two real ones. TERRACE_BIN names another binary to test.
 """
 
 import os
@@ -13,8 +13,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 # Loopback requests must not go through a proxy.
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 
-import models  # noqa: E402  (found through the path above)
-import server_process  # noqa: E402
+import models
+import server_process
 
 GOLDEN = ROOT / "tests" / "data" / "golden"
 # The architectures of the tiny models that the shared server offers, by model name.
@@ -32,8 +32,8 @@ class _Servers:
         self.running = []
 
     def start(self, paths, wait=True, **config):
-        """A server for `paths` (model name to file, or to a dict of the model's keys); `config` holds
-        the other sections of terrace.yaml. With `wait` false it is made but not started."""
+        """A server for `paths` (model name to file, or to a dict of the model's keys); `config`
+        holds the other sections of terrace.yaml. With `wait` false it is made but not started."""
         config["models"] = [
             {"name": name} | (keys if isinstance(keys, dict) else {"source": str(keys)})
             for name, keys in paths.items()
