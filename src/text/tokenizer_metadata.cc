@@ -1,0 +1,84 @@
+#include "text/tokenizer_metadata.h"
+
+#include <limits>
+
+#include "base/status.h"
+#include "fmt/format.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::string_view kPrefix = "tokenizer.ggml.";
+
+std::string Key(std::string_view name) { return fmt::format("{}{}", kPrefix, name); }
+
+absl::Status ReadId(const Metadata& metadata, std::string_view name, std::optional<int64_t>* id) {
+  const std::string key = Key(name);
+  if (!metadata.Has(key)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(*id, metadata.GetInt(key, std::numeric_limits<int64_t>::min(),
+                                        std::numeric_limits<int64_t>::max()));
+  // Files write "none" as -1, in one width or another.
+  if (**id == -1 || **id == std::numeric_limits<uint32_t>::max()) id->reset();
+  return absl::OkStatus();
+}
+
+absl::Status ReadFlag(const Metadata& metadata, std::string_view name, std::optional<bool>* flag) {
+  const std::string key = Key(name);
+  if (!metadata.Has(key)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(*flag, metadata.GetBool(key));
+  return absl::OkStatus();
+}
+
+absl::Status ReadTables(const Metadata& metadata, TokenizerConfig* config) {
+  ASSIGN_OR_RETURN(const auto* tokens, metadata.GetStrings(Key("tokens")));
+  if (tokens == nullptr) {
+    return absl::InvalidArgumentError(fmt::format("metadata key '{}' is missing", Key("tokens")));
+  }
+  config->tokens = *tokens;
+  ASSIGN_OR_RETURN(const auto* merges, metadata.GetStrings(Key("merges")));
+  if (merges != nullptr) config->merges = *merges;
+
+  const std::string scores_key = Key("scores");
+  const MetadataValue* scores = metadata.Find(scores_key);
+  if (scores != nullptr && std::holds_alternative<std::vector<int64_t>>(*scores)) {
+    const auto& values = std::get<std::vector<int64_t>>(*scores);
+    config->scores.assign(values.begin(), values.end());
+  } else if (scores != nullptr) {
+    ASSIGN_OR_RETURN(const auto* values, metadata.GetDoubles(scores_key));
+    config->scores.assign(values->begin(), values->end());
+  }
+
+  ASSIGN_OR_RETURN(const auto* types, metadata.GetInts(Key("token_type")));
+  if (types == nullptr) return absl::OkStatus();
+  config->types.reserve(types->size());
+  for (size_t i = 0; i < types->size(); ++i) {
+    if ((*types)[i] < 0 || (*types)[i] > 6) {
+      return absl::InvalidArgumentError(fmt::format("metadata key '{}': entry {} is {}, not 1 to 6",
+                                                    Key("token_type"), i, (*types)[i]));
+    }
+    config->types.push_back(static_cast<int32_t>((*types)[i]));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<TokenizerConfig> TokenizerConfigFromMetadata(const Metadata& metadata) {
+  TokenizerConfig config;
+  ASSIGN_OR_RETURN(config.model, metadata.GetString(Key("model")));
+  ASSIGN_OR_RETURN(config.pre, metadata.GetString(Key("pre"), ""));
+  ASSIGN_OR_RETURN(config.name, metadata.GetString("general.name", ""));
+  RETURN_IF_ERROR(ReadTables(metadata, &config));
+  RETURN_IF_ERROR(ReadId(metadata, "bos_token_id", &config.bos));
+  RETURN_IF_ERROR(ReadId(metadata, "eos_token_id", &config.eos));
+  RETURN_IF_ERROR(ReadId(metadata, "unknown_token_id", &config.unk));
+  RETURN_IF_ERROR(ReadId(metadata, "padding_token_id", &config.pad));
+  RETURN_IF_ERROR(ReadId(metadata, "eot_token_id", &config.eot));
+  RETURN_IF_ERROR(ReadId(metadata, "eom_token_id", &config.eom));
+  RETURN_IF_ERROR(ReadFlag(metadata, "add_bos_token", &config.add_bos));
+  RETURN_IF_ERROR(ReadFlag(metadata, "add_eos_token", &config.add_eos));
+  RETURN_IF_ERROR(ReadFlag(metadata, "add_space_prefix", &config.add_space_prefix));
+  return config;
+}
+
+}  // namespace terrace
