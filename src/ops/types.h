@@ -46,12 +46,16 @@ struct Matrix {
 
 inline constexpr int32_t kKvBlockTokens = 16;
 
-enum class KvDType : uint8_t { kF16, kI8 };
+// kF32 is for checking: twice the bytes of kF16 and no rounding of keys and values.
+enum class KvDType : uint8_t { kF16, kI8, kF32 };
+inline constexpr size_t KvElementBytes(KvDType dtype) {
+  return dtype == KvDType::kI8 ? 1 : dtype == KvDType::kF16 ? 2 : 4;
+}
 
 // Geometry of one model's KV blocks. A block holds 16 tokens of every layer, contiguous:
 //   for each layer, for each KV head: K tile [key_dim][16 tokens], then V tile [16 tokens][value_dim];
 // K is stored token-minor so that one wide load covers a dimension of all 16 tokens. With kI8, each
-// tile is followed by 16 float scales, one a token.
+// tile is followed by 16 float scales, one a token (largest magnitude / 127).
 struct KvGeometry {
   int32_t layers = 0;
   int32_t kv_heads = 0;
@@ -59,8 +63,8 @@ struct KvGeometry {
   int32_t value_dim = 0;
   KvDType dtype = KvDType::kF16;
 
-  size_t element_bytes() const { return dtype == KvDType::kF16 ? 2 : 1; }
-  size_t scale_bytes() const { return dtype == KvDType::kF16 ? 0 : kKvBlockTokens * sizeof(float); }
+  size_t element_bytes() const { return KvElementBytes(dtype); }
+  size_t scale_bytes() const { return dtype == KvDType::kI8 ? kKvBlockTokens * sizeof(float) : 0; }
   size_t key_tile_bytes() const {
     return static_cast<size_t>(key_dim) * kKvBlockTokens * element_bytes() + scale_bytes();
   }

@@ -1,0 +1,77 @@
+// A persistent team of threads for fork-join work of a few microseconds and up. Workers spin for a
+// short while between calls, so that a layer's operators follow each other without a system call, and
+// sleep when nothing comes: an idle team costs nothing, and a shared machine is not spun against.
+//
+// Run and ParallelFor are called by one thread at a time (the caller is worker 0) and are not
+// re-entrant. Memory written by a worker is visible to the caller when they return.
+#ifndef TERRACE_DEVICE_CPU_THREAD_TEAM_H_
+#define TERRACE_DEVICE_CPU_THREAD_TEAM_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace terrace {
+
+class ThreadTeam {
+ public:
+  // `size` workers with the caller; see CpuCount() for how many the machine grants.
+  // REQUIRES: size >= 1.
+  explicit ThreadTeam(int size);
+  ~ThreadTeam();
+  ThreadTeam(const ThreadTeam&) = delete;
+  ThreadTeam& operator=(const ThreadTeam&) = delete;
+
+  int size() const { return size_; }
+
+  // Calls fn(worker) once for each worker in [0, size()), at the same time; returns when all have.
+  template <typename F>
+  void Run(F&& fn) {
+    using Callable = std::remove_reference_t<F>;
+    RunErased([](void* context, int worker) { (*static_cast<Callable*>(context))(worker); },
+              const_cast<void*>(static_cast<const void*>(&fn)));
+  }
+
+  // Splits [0, count) into chunks of `grain` and calls fn(begin, end, worker) for each; workers take
+  // the next chunk when they are done with one, so a slow core does not hold the others. Runs on the
+  // caller alone when there is one chunk.
+  template <typename F>
+  void ParallelFor(int64_t count, int64_t grain, F&& fn) {
+    if (count <= 0) return;
+    if (grain < 1) grain = 1;
+    if (size_ == 1 || count <= grain) {
+      fn(int64_t{0}, count, 0);
+      return;
+    }
+    std::atomic<int64_t> next{0};
+    Run([&](int worker) {
+      while (true) {
+        const int64_t begin = next.fetch_add(grain, std::memory_order_relaxed);
+        if (begin >= count) return;
+        fn(begin, begin + grain < count ? begin + grain : count, worker);
+      }
+    });
+  }
+
+ private:
+  using Function = void (*)(void* context, int worker);
+  void RunErased(Function function, void* context);
+  void Work(int worker);
+
+  const int size_;
+  // What the generation now running calls; written before generation_ is raised.
+  Function function_ = nullptr;
+  void* context_ = nullptr;
+  bool stop_ = false;
+  alignas(64) std::atomic<uint32_t> generation_{0};
+  alignas(64) std::atomic<uint32_t> remaining_{0};
+  alignas(64) std::atomic<int> sleepers_{0};
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace terrace
+
+#endif  // TERRACE_DEVICE_CPU_THREAD_TEAM_H_
