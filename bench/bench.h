@@ -1,0 +1,66 @@
+// What a benchmark is: a named function that measures laws of performance and reports a row for
+// each, always beside a reference measured in the same run on the same machine. bench/registry.cc
+// lists them all; `terrace_bench NAME` runs one.
+#ifndef TERRACE_BENCH_BENCH_H_
+#define TERRACE_BENCH_BENCH_H_
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+
+namespace terrace::bench {
+
+// Which side of the goal is good.
+enum class Goal : uint8_t { kNone, kAtLeast, kAtMost };
+
+struct Row {
+  std::string law;  // what was measured, in words
+  double measured = 0;
+  std::string unit;                 // "GB/s", "tokens/s", "ms"
+  std::optional<double> reference;  // in the same unit: the machine's limit, a peer, the hot case
+  std::string reference_name;       // what that is; shown in the table only
+  // With a reference the goal is for measured / reference, else for `measured` itself.
+  Goal goal_kind = Goal::kNone;
+  double goal = 0;
+
+  std::optional<double> ratio() const;
+  // Absent if there is no goal.
+  std::optional<bool> holds() const;
+  std::string goal_text() const;  // ">= 0.8", or ""
+};
+
+struct Context {
+  const Clock* clock = nullptr;
+  std::string cache_folder;  // generated models are kept here between runs
+  int threads = 1;
+  bool quick = false;  // fewer repetitions and smaller sizes: to see that it runs
+  // Progress, a line each, to standard error.
+  std::function<void(std::string_view)> say;
+};
+
+struct Bench {
+  std::string_view name;
+  std::string_view help;
+  absl::StatusOr<std::vector<Row>> (*run)(const Context& context);
+};
+
+// All benchmarks, in the order in which `terrace_bench` lists them.
+std::span<const Bench> Benches();
+
+absl::StatusOr<std::vector<Row>> RunSwitch(const Context& context);  // switch_bench.cc
+
+// One JSON array of {"law","measured","unit","reference","ratio","goal","holds"}; null for absent.
+std::string RowsJson(std::span<const Row> rows);
+std::string RowsTable(std::span<const Row> rows);
+
+double Median(std::vector<double> values);
+
+}  // namespace terrace::bench
+
+#endif  // TERRACE_BENCH_BENCH_H_

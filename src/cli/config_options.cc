@@ -1,0 +1,72 @@
+#include "cli/config_options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <ostream>
+
+#include "base/status.h"
+
+namespace terrace::cli {
+
+void ConfigOptions::AddTo(CLI::App* command, std::initializer_list<std::string_view> sections) {
+  command
+      ->add_option("--config", file_, "Configuration file (default: terrace.yaml if there is one)")
+      ->type_name("FILE");
+  for (const server::ConfigKey& key : server::ConfigKeys()) {
+    const std::string name(key.name);
+    bool wanted = false;
+    for (std::string_view section : sections)
+      wanted |= name.starts_with(std::string(section) + ".");
+    if (!wanted) continue;
+    std::string flags = "--" + name;
+    if (name == "server.host") flags = "--host," + flags;
+    if (name == "server.port") flags = "--port," + flags;
+    command
+        ->add_option_function<std::string>(
+            flags, [this, name](const std::string& value) { flags_.emplace_back(name, value); },
+            fmt::format("{} (default {})", key.help, key.default_text))
+        ->type_name(std::string(key.kind))
+        ->group("Keys of the configuration");
+  }
+}
+
+void ConfigOptions::AddModels(CLI::App* command) {
+  command->add_option("--model", models_, "A model to serve; may be given often")
+      ->type_name("NAME=SOURCE")
+      ->allow_extra_args(false);
+}
+
+std::string ConfigOptions::FileName(const Io& io) const {
+  if (!file_.empty()) return file_;
+  for (const auto& [name, value] : io.environment) {
+    if (name == "TERRACE_CONFIG" && !value.empty()) return value;
+  }
+  for (const char* path : {"terrace.yaml", "/etc/terrace/terrace.yaml"}) {
+    std::error_code error;
+    if (std::filesystem::exists(path, error)) return path;
+  }
+  return "";
+}
+
+absl::StatusOr<server::LoadedConfig> ConfigOptions::Load(const Io& io) const {
+  server::ConfigInputs inputs;
+  inputs.file = FileName(io);
+  if (!inputs.file.empty()) {
+    ASSIGN_OR_RETURN(inputs.yaml, server::ReadConfigFile(inputs.file));
+  }
+  inputs.environment = io.environment;
+  inputs.flags = flags_;
+  inputs.models = models_;
+  ASSIGN_OR_RETURN(server::LoadedConfig loaded, server::LoadConfig(inputs));
+  for (const std::string& warning : loaded.warnings)
+    *io.err << fmt::format("terrace: {}\n", warning);
+  return loaded;
+}
+
+std::string DataFolder(const server::Config& config) {
+  return config.storage.disk_path.empty() ? server::DefaultDataFolder() : config.storage.disk_path;
+}
+
+}  // namespace terrace::cli

@@ -1,0 +1,127 @@
+#include "cli/cli.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace terrace::cli {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+struct Result {
+  int code = 0;
+  std::string out;
+  std::string err;
+};
+
+// Runs the command with a store of its own, so that what the machine holds does not matter.
+Result RunTerrace(std::vector<std::string> arguments, const std::string& input = "",
+                  std::vector<std::pair<std::string, std::string>> environment = {}) {
+  std::istringstream in(input);
+  std::ostringstream out;
+  std::ostringstream err;
+  environment.emplace_back("TERRACE_STORAGE_DISK_PATH",
+                           ::testing::TempDir() + "/terrace_cli_store");
+  Io io{.in = &in, .out = &out, .err = &err, .environment = std::move(environment)};
+  Result result;
+  result.code = RunCli(arguments, &io);
+  result.out = out.str();
+  result.err = err.str();
+  return result;
+}
+
+std::string Tiny(const std::string& name) {
+  return std::string(TERRACE_TEST_DATA) + "/golden/arch/" + name + ".gguf";
+}
+
+TEST(CliTest, VersionAsTextAndJson) {
+  EXPECT_THAT(RunTerrace({"version"}).out, StartsWith("terrace 0."));
+  EXPECT_THAT(RunTerrace({"version", "--json"}).out, StartsWith("{\"version\":\"0."));
+}
+
+TEST(CliTest, WrongArgumentsSayWhereHelpIs) {
+  Result result = RunTerrace({"config", "check", "--nonsense"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("nonsense"), HasSubstr("Try: terrace config check --help")));
+  EXPECT_EQ(RunTerrace({}).code, 2);
+  EXPECT_EQ(RunTerrace({"nonsense"}).code, 2);
+  EXPECT_EQ(RunTerrace({"show"}).code, 2);
+}
+
+TEST(CliTest, EveryCommandHasHelpAndJson) {
+  Result all = RunTerrace({"--help"});
+  EXPECT_EQ(all.code, 0);
+  std::vector<std::vector<std::string>> commands = {
+      {"list"}, {"show"}, {"version"}, {"config", "check"}, {"debug", "tokenize"}};
+  for (std::vector<std::string> command : commands) {
+    EXPECT_THAT(all.out, HasSubstr("  " + command[0]));
+    command.emplace_back("--help");
+    Result help = RunTerrace(command);
+    EXPECT_EQ(help.code, 0);
+    EXPECT_THAT(help.out, HasSubstr("--json")) << command[0];
+  }
+}
+
+TEST(CliTest, ConfigCheckExplainsWhereValuesComeFrom) {
+  std::string file = ::testing::TempDir() + "/cli_test.yaml";
+  std::ofstream(file) << "memory:\n  device_budget: 2GiB\nmodels: [{name: m, source: m.gguf}]\n";
+  Result result =
+      RunTerrace({"config", "check", file, "--port", "9000"}, "", {{"TERRACE_LOG_LEVEL", "debug"}});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out,
+              AllOf(HasSubstr("2GiB"), HasSubstr(file + ":2"), HasSubstr("--server.port"),
+                    HasSubstr("TERRACE_LOG_LEVEL"), HasSubstr("default")));
+  result = RunTerrace({"config", "check", "--config", file, "--json"});
+  EXPECT_THAT(result.out, HasSubstr("\"memory.device_budget\":{\"value\":\"2GiB\""));
+  std::ofstream(file) << "memory:\n  device_bugdet: 2GiB\n";
+  result = RunTerrace({"config", "check", file});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_EQ(result.err, "terrace: " + file +
+                            ":2: unknown key 'memory.device_bugdet'; did you mean "
+                            "'memory.device_budget'?\n");
+  EXPECT_EQ(RunTerrace({"config", "check", "/does/not/exist.yaml"}).code, 1);
+}
+
+TEST(CliTest, ShowDescribesAModel) {
+  Result result = RunTerrace({"show", Tiny("qwen3")});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("architecture    qwen3"), HasSubstr("F16"),
+                                HasSubstr("chat template   yes"), HasSubstr("blk.0.attn"),
+                                HasSubstr("vocabulary      512 tokens (gpt2)")));
+  result = RunTerrace({"show", Tiny("qwen3"), "--json"});
+  EXPECT_THAT(result.out,
+              AllOf(HasSubstr("\"architecture\":\"qwen3\""), HasSubstr("\"runs\":true")));
+}
+
+TEST(CliTest, UnknownModelsAreNamedWithWhatThereIs) {
+  Result result = RunTerrace({"show", "qwen"});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, HasSubstr("no model 'qwen'"));
+  result = RunTerrace({"list", "--model", "tiny=" + Tiny("llama"), "--model", "gone=/gone.gguf"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("tiny"), HasSubstr("no such file")));
+}
+
+TEST(CliTest, TokenizeReadsStandardInputExactly) {
+  Result plain = RunTerrace({"debug", "tokenize", Tiny("qwen3")}, "a<|im_end|>");
+  Result special = RunTerrace({"debug", "tokenize", Tiny("qwen3"), "--special"}, "a<|im_end|>");
+  ASSERT_EQ(plain.code, 0) << plain.err;
+  ASSERT_EQ(special.code, 0) << special.err;
+  EXPECT_NE(plain.out, special.out);
+  // One token for the letter, one for the marker.
+  EXPECT_EQ(std::count(special.out.begin(), special.out.end(), ' '), 1) << special.out;
+  EXPECT_NE(RunTerrace({"debug", "tokenize", Tiny("qwen3")}, "a\n").out,
+            RunTerrace({"debug", "tokenize", Tiny("qwen3")}, "a").out)
+      << "a line's end is text too";
+  EXPECT_EQ(RunTerrace({"debug", "tokenize", Tiny("qwen3")}, "").out, "\n");
+}
+
+}  // namespace
+}  // namespace terrace::cli
