@@ -27,6 +27,7 @@ class Device;
 namespace terrace::tier {
 
 class TierManagerImpl;
+struct TierManagerParts;
 
 // A move-only handle that keeps a segment resident and yields its device address. Destroying it
 // unpins. Must not outlive the manager.
@@ -80,6 +81,11 @@ struct TierManagerOptions {
   // Reads in flight and the bounded staging ring for devices with memory of their own.
   uint32_t read_depth = 8;
   uint64_t staging_bytes = uint64_t{32} << 20;
+  // Which segments go first: "lru".
+  std::string eviction_policy = "lru";
+  // How long a caller that needs room waits for pins of others to be released before it gets
+  // ResourceExhausted. This bounds any wait of threads that hold pins for each other.
+  int64_t pin_wait_us = 2'000'000;
 };
 
 struct SegmentState {
@@ -115,6 +121,10 @@ class TierManager {
   static absl::StatusOr<std::unique_ptr<TierManager>> Create(const TierManagerOptions& options,
                                                              device::Device* device,
                                                              const Clock* clock);
+  // The same from given parts (tests, the simulator).
+  static absl::StatusOr<std::unique_ptr<TierManager>> CreateFromParts(
+      const TierManagerOptions& options, device::Device* device, const Clock* clock,
+      TierManagerParts parts);
   ~TierManager();  // cancels what is in flight and waits for it
 
   // Adds a model; loads nothing. ResourceExhausted if one segment alone exceeds the budget.

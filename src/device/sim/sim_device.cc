@@ -92,7 +92,7 @@ class Arena {
   std::map<uint64_t, uint64_t> used_;
 };
 
-class SimDeviceImpl final : public SimDevice, private CopyModel {
+class SimDeviceImpl final : public SimDevice, public CopyModel {
  public:
   SimDeviceImpl(const SimDeviceOptions& options, os::Mapping mapping, const Clock* clock)
       : options_(options), clock_(clock), arena_(std::move(mapping)) {

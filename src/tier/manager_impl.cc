@@ -1,0 +1,435 @@
+#include "tier/manager_impl.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/status.h"
+#include "base/units.h"
+
+namespace terrace::tier {
+namespace {
+
+// How often a waiting thread looks at its cancel flag, which nobody signals.
+constexpr int64_t kCancelPollUs = 5'000;
+// Copies queued on the device at once: one under way and the next one ready behind it.
+constexpr uint32_t kCopyDepth = 3;
+constexpr int64_t kForeverUs = int64_t{1} << 50;
+
+bool IsSet(const CancelFlag* cancel) {
+  return cancel != nullptr && cancel->cancelled.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+TierManagerImpl::TierManagerImpl(const TierManagerOptions& options, device::Device* device,
+                                 const Clock* clock, const Ledger::Budgets& budgets)
+    : options_(options),
+      device_(device),
+      clock_(clock),
+      unified_(device->info().unified_memory),
+      ledger_(budgets),
+      disk_({unified_ ? "disk-to-device" : "disk-to-host", options.read_depth}, clock),
+      source_({"source-to-device", 1}, clock),
+      copy_({"host-to-device", kCopyDepth}, clock) {}
+
+TierManagerImpl::~TierManagerImpl() {
+  {
+    absl::MutexLock lock(&mutex_);
+    std::vector<std::shared_ptr<Load>> loads;
+    for (const auto& [id, load] : loads_) loads.push_back(load);
+    for (const auto& load : loads) CancelLoadLocked(*load);
+  }
+  Pump();
+  {
+    absl::MutexLock lock(&mutex_);
+    while (!loads_.empty()) WaitLocked(kForeverUs);
+    for (const auto& [id, model] : models_) {
+      for (uint32_t i = 0; i < model->segments.size(); ++i) {
+        if (model->segments[i].residence == Residence::kResident) {
+          FreeRangeLocked(DetachLocked(*model, i));
+        }
+      }
+    }
+  }
+  // Their threads may still be on the way out of a callback; after this none is left.
+  parts_.reader.reset();
+  stream_.reset();
+  parts_.checks.reset();
+  parts_.producers.reset();
+}
+
+absl::Status TierManagerImpl::PrepareStaging() {
+  if (unified_) return absl::OkStatus();
+  const uint64_t slots = options_.staging_bytes / kMaxBlockBytes;
+  const Owner owner{"", "", Kind::kStaging};
+  ASSIGN_OR_RETURN(staging_reservation_,
+                   ledger_.Reserve(Tier::kHost, owner, slots * kMaxBlockBytes));
+  ASSIGN_OR_RETURN(staging_, os::Mapping::Anonymous(slots * kMaxBlockBytes));
+  ASSIGN_OR_RETURN(stream_, device_->CreateStream());
+  absl::MutexLock lock(&mutex_);
+  for (uint64_t i = slots; i > 0; --i) free_slots_.push_back(static_cast<int32_t>(i - 1));
+  return absl::OkStatus();
+}
+
+std::vector<std::span<std::byte>> TierManagerImpl::staging() const {
+  if (!staging_) return {};
+  return {staging_.span()};
+}
+
+int64_t TierManagerImpl::WaitNowUs() const {
+  return parts_.step != nullptr ? clock_->NowUs() : wait_clock_.NowUs();
+}
+
+void TierManagerImpl::WaitLocked(int64_t most_us) {
+  if (parts_.step != nullptr) {
+    mutex_.Unlock();
+    parts_.step();
+    mutex_.Lock();
+    return;
+  }
+  changed_.WaitWithTimeout(&mutex_, absl::Microseconds(most_us));
+}
+
+absl::StatusOr<ModelId> TierManagerImpl::Register(ModelSpec spec) {
+  if (spec.name.empty() || spec.segments.empty() || spec.source == nullptr) {
+    return absl::InvalidArgumentError(
+        fmt::format("model '{}' needs a name, segments and a source", spec.name));
+  }
+  auto model = std::make_unique<Model>();
+  for (SegmentSpec& segment : spec.segments) {
+    if (segment.bytes == 0 || segment.bytes % kBlockAlignment != 0) {
+      return absl::InvalidArgumentError(
+          fmt::format("segment {} of model {} has {} bytes: not a multiple of 4 KiB", segment.name,
+                      spec.name, segment.bytes));
+    }
+    if (segment.bytes > options_.device_budget_bytes) {
+      return absl::ResourceExhaustedError(fmt::format(
+          "segment {} of model {} needs {} ({} bytes), the device budget is {} ({} bytes)",
+          segment.name, spec.name, FormatBytes(segment.bytes), segment.bytes,
+          FormatBytes(options_.device_budget_bytes), options_.device_budget_bytes));
+    }
+    model->bytes += RoundedBytes(segment.bytes);
+    model->segments.push_back({.spec = segment});
+  }
+  model->position = static_cast<uint32_t>(spec.segments.size()) - 1;  // the first comes next
+  model->spec = std::move(spec);
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [id, other] : models_) {
+    if (other->spec.name == model->spec.name) {
+      return absl::AlreadyExistsError(
+          fmt::format("model {} is registered already", model->spec.name));
+    }
+  }
+  const ModelId id = next_model_++;
+  model->id = id;
+  models_.emplace(id, std::move(model));
+  return id;
+}
+
+absl::Status TierManagerImpl::Unregister(ModelId id) {
+  {
+    absl::MutexLock lock(&mutex_);
+    Model* model = FindLocked(id);
+    if (model == nullptr) return absl::NotFoundError(fmt::format("no model has id {}", id));
+    for (const Segment& segment : model->segments) {
+      if (segment.pins > 0 || (segment.load != nullptr && segment.load->waiters > 0)) {
+        return absl::FailedPreconditionError(fmt::format(
+            "model {} is in use: segment {}", model->spec.name, segment.spec.name));
+      }
+    }
+    model->leaving = true;
+  }
+  EvictModel(id);
+  std::unique_ptr<Model> gone;  // its source may be destroyed with it: not under the lock
+  absl::MutexLock lock(&mutex_);
+  auto found = models_.find(id);
+  while (found->second->loads_under_way > 0) WaitLocked(kForeverUs);
+  gone = std::move(found->second);
+  models_.erase(found);
+  return absl::OkStatus();
+}
+
+Model* TierManagerImpl::FindLocked(ModelId id) const {
+  auto found = models_.find(id);
+  return found == models_.end() || found->second->leaving ? nullptr : found->second.get();
+}
+
+void TierManagerImpl::TouchLocked(Model& model, uint32_t segment) {
+  const int64_t now = clock_->NowUs();
+  model.last_used_us = now;
+  model.segments[segment].last_used_us = now;
+}
+
+Pin TierManagerImpl::MakePinLocked(Model& model, uint32_t index) {
+  const Segment& segment = model.segments[index];
+  Pin pin;
+  pin.manager_ = this;
+  pin.model_ = model.id;
+  pin.segment_ = index;
+  pin.data_ = segment.range.data;
+  pin.bytes_ = segment.spec.bytes;
+  return pin;
+}
+
+absl::StatusOr<TierManagerImpl::Attempt> TierManagerImpl::TryAcquireLocked(ModelId id,
+                                                                           uint32_t index,
+                                                                           Priority priority) {
+  Model* model = FindLocked(id);
+  if (model == nullptr) return absl::NotFoundError(fmt::format("no model has id {}", id));
+  if (index >= model->segments.size()) {
+    return absl::InvalidArgumentError(
+        fmt::format("model {} has no segment {}", model->spec.name, index));
+  }
+  Segment& segment = model->segments[index];
+  TouchLocked(*model, index);
+  model->position = index;
+  model->reading_ahead = priority <= Priority::kNextLayer;
+  Attempt attempt;
+  if (segment.residence == Residence::kResident) {
+    ++segment.pins;
+    attempt.pin = MakePinLocked(*model, index);
+  } else if (segment.residence == Residence::kAbsent) {
+    ASSIGN_OR_RETURN(attempt.joined, StartLoadLocked(*model, index, priority));
+    ++attempt.joined->waiters;
+  } else if (IsSet(&segment.load->cancel)) {
+    attempt.leaving = segment.load;
+  } else {
+    attempt.joined = segment.load;
+    ++attempt.joined->waiters;
+    RaiseLocked(*attempt.joined, priority);
+  }
+  ReadAheadLocked(*model);
+  return attempt;
+}
+
+absl::StatusOr<Pin> TierManagerImpl::Acquire(ModelId id, uint32_t index, Priority priority,
+                                             const CancelFlag* cancel) {
+  int64_t since_us = 0;
+  for (;;) {
+    if (IsSet(cancel)) return absl::CancelledError("cancelled while waiting for weights");
+    absl::StatusOr<Attempt> attempt;
+    {
+      absl::MutexLock lock(&mutex_);
+      attempt = TryAcquireLocked(id, index, priority);
+      if (attempt.ok() && attempt->pin && to_locate_.empty()) return std::move(attempt->pin);
+      if (absl::IsResourceExhausted(attempt.status())) {
+        const Model& model = *FindLocked(id);
+        const Owner owner{model.spec.name, model.spec.tenant, Kind::kWeights};
+        const uint64_t bytes = RoundedBytes(model.segments[index].spec.bytes);
+        if (!AwaitRoomLocked(owner, bytes, &since_us)) return attempt.status();
+      } else if (!attempt.ok()) {
+        return attempt.status();
+      }
+    }
+    Pump();
+    if (!attempt.ok()) continue;
+    if (attempt->pin) return std::move(attempt->pin);
+    absl::MutexLock lock(&mutex_);
+    if (attempt->joined != nullptr) return WaitForLoadLocked(attempt->joined, cancel);
+    while (!attempt->leaving->done) WaitLocked(kForeverUs);
+  }
+}
+
+absl::StatusOr<Pin> TierManagerImpl::WaitForLoadLocked(const std::shared_ptr<Load>& load,
+                                                       const CancelFlag* cancel) {
+  while (!load->done) {
+    if (IsSet(cancel)) {
+      if (--load->waiters == 0) {
+        // Nobody waits any more: it may end, but behind what somebody waits for.
+        load->priority = Priority::kPredicted;
+        disk_.SetPriority(load->id, load->priority);
+        source_.SetPriority(load->id, load->priority);
+        copy_.SetPriority(load->id, load->priority);
+        load->model->reading_ahead = false;
+      }
+      return absl::CancelledError("cancelled while waiting for weights");
+    }
+    WaitLocked(cancel == nullptr ? kForeverUs : kCancelPollUs);
+  }
+  if (!load->status.ok()) return load->status;
+  return MakePinLocked(*load->model, load->segment);  // counted when it was published
+}
+
+void TierManagerImpl::Unpin(ModelId id, uint32_t index) {
+  absl::MutexLock lock(&mutex_);
+  // A pinned model cannot have been forgotten.
+  Model& model = *models_.at(id);
+  TouchLocked(model, index);
+  --model.segments[index].pins;
+  if (room_waiters_ > 0) changed_.SignalAll();
+}
+
+void TierManagerImpl::Prefetch(ModelId id, uint32_t first, uint32_t count, Priority priority) {
+  {
+    absl::MutexLock lock(&mutex_);
+    Model* model = FindLocked(id);
+    if (model == nullptr || first >= model->segments.size()) return;
+    // A prefetch never takes the rights of somebody who waits.
+    priority = std::max(priority, Priority::kNextLayer);
+    const auto end = static_cast<uint32_t>(
+        std::min<uint64_t>(uint64_t{first} + count, model->segments.size()));
+    for (uint32_t i = first; i < end; ++i) {
+      Segment& segment = model->segments[i];
+      if (segment.residence == Residence::kLoading) RaiseLocked(*segment.load, priority);
+      if (segment.residence != Residence::kAbsent) continue;
+      if (room_waiters_ > 0 || !StartLoadLocked(*model, i, priority).ok()) break;
+    }
+  }
+  Pump();
+}
+
+absl::StatusOr<DeviceBuffer> TierManagerImpl::Allocate(const Owner& owner, uint64_t bytes) {
+  if (bytes == 0) return absl::InvalidArgumentError("allocation of no bytes");
+  if (bytes > options_.device_budget_bytes) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "{} ({} bytes) of {} asked for {}, the device budget is {} ({} bytes)", FormatBytes(bytes),
+        bytes, Name(owner.kind), owner.model, FormatBytes(options_.device_budget_bytes),
+        options_.device_budget_bytes));
+  }
+  int64_t since_us = 0;
+  for (;;) {
+    {
+      absl::MutexLock lock(&mutex_);
+      absl::StatusOr<DeviceRange> range = TakeRoomLocked(owner, bytes, RoomRequest{});
+      if (range.ok()) {
+        DeviceBuffer buffer;
+        buffer.manager_ = this;
+        buffer.owner_ = owner;
+        buffer.data_ = range->data;
+        buffer.bytes_ = bytes;
+        buffers_.emplace(buffer.data_, *std::move(range));
+        return buffer;
+      }
+      if (!absl::IsResourceExhausted(range.status()) ||
+          !AwaitRoomLocked(owner, RoundedBytes(bytes), &since_us)) {
+        return range.status();
+      }
+    }
+    Pump();
+  }
+}
+
+void TierManagerImpl::FreeBuffer(std::byte* data) {
+  absl::MutexLock lock(&mutex_);
+  auto found = buffers_.find(data);
+  DeviceRange range = std::move(found->second);
+  buffers_.erase(found);
+  FreeRangeLocked(std::move(range));
+}
+
+void TierManagerImpl::EvictModel(ModelId id) {
+  {
+    absl::MutexLock lock(&mutex_);
+    auto found = models_.find(id);
+    if (found == models_.end()) return;
+    Model& model = *found->second;
+    model.reading_ahead = false;
+    for (uint32_t i = 0; i < model.segments.size(); ++i) {
+      Segment& segment = model.segments[i];
+      if (segment.residence == Residence::kResident && segment.pins == 0) {
+        FreeRangeLocked(DetachLocked(model, i));
+      } else if (segment.residence == Residence::kLoading && segment.load->waiters == 0) {
+        CancelLoadLocked(*segment.load);
+      }
+    }
+  }
+  Pump();
+}
+
+bool TierManagerImpl::CouldFit(uint64_t bytes) const {
+  absl::MutexLock lock(&mutex_);
+  uint64_t fixed = 0;
+  for (const auto& [data, range] : buffers_) fixed += range.bytes;
+  for (const auto& [id, model] : models_) {
+    for (const Segment& segment : model->segments) {
+      const bool wanted = segment.load != nullptr && segment.load->waiters > 0;
+      if (segment.pins > 0 || wanted) fixed += RoundedBytes(segment.spec.bytes);
+    }
+  }
+  const uint64_t budget = options_.device_budget_bytes;
+  return fixed <= budget && bytes <= budget - fixed;
+}
+
+TierSnapshot TierManagerImpl::Snapshot() const {
+  absl::MutexLock lock(&mutex_);
+  TierSnapshot snapshot;
+  snapshot.device_budget_bytes = options_.device_budget_bytes;
+  snapshot.device_used_bytes = ledger_.used(Tier::kDevice);
+  snapshot.ledger = ledger_.Lines();
+  snapshot.checksum_failures = checksum_failures_;
+  for (const auto& [id, model] : models_) {
+    ModelState state;
+    state.name = model->spec.name;
+    state.bytes = model->bytes;
+    state.resident_bytes = model->resident_bytes;
+    state.loads = model->loads;
+    state.evictions = model->evictions;
+    state.last_used_us = model->last_used_us;
+    for (const Segment& segment : model->segments) {
+      state.segments.push_back({segment.spec.name, segment.spec.bytes,
+                                segment.residence == Residence::kResident,
+                                segment.residence == Residence::kLoading, segment.pins});
+    }
+    snapshot.models.push_back(std::move(state));
+  }
+  snapshot.links.push_back(disk_.State());
+  snapshot.links.push_back(source_.State());
+  if (!unified_) snapshot.links.push_back(copy_.State());
+  return snapshot;
+}
+
+absl::Status TierManagerImpl::CheckInvariants() const {
+  absl::MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(ledger_.CheckInvariants());
+  std::vector<std::pair<const std::byte*, uint64_t>> ranges;
+  uint64_t sum = 0;
+  auto add = [&](const DeviceRange& range) {
+    ranges.push_back({range.data, range.bytes});
+    sum += range.reservation.bytes();
+    return range.data != nullptr && range.reservation.bytes() == range.bytes;
+  };
+  size_t loading = 0;
+  for (const auto& [id, model] : models_) {
+    uint64_t resident_bytes = 0;
+    for (const Segment& segment : model->segments) {
+      const std::string name = fmt::format("{} of {}", segment.spec.name, model->spec.name);
+      const bool resident = segment.residence == Residence::kResident;
+      const bool is_loading = segment.residence == Residence::kLoading;
+      if (segment.pins > 0 && !resident) {
+        return absl::InternalError(fmt::format("segment {} is pinned but not resident", name));
+      }
+      if (is_loading != (segment.load != nullptr) || resident != (segment.range.data != nullptr)) {
+        return absl::InternalError(fmt::format("segment {}: state and memory disagree", name));
+      }
+      if ((resident && !add(segment.range)) || (is_loading && !add(segment.load->range))) {
+        return absl::InternalError(fmt::format("segment {}: memory and booking disagree", name));
+      }
+      if (resident) resident_bytes += segment.range.bytes;
+      if (is_loading) ++loading;
+    }
+    if (resident_bytes != model->resident_bytes) {
+      return absl::InternalError(fmt::format("model {}: {} bytes resident, {} counted",
+                                             model->spec.name, resident_bytes,
+                                             model->resident_bytes));
+    }
+  }
+  if (loading != loads_.size()) return absl::InternalError("loads and segments disagree");
+  for (const auto& [data, range] : buffers_) {
+    if (!add(range)) return absl::InternalError("a buffer's memory and booking disagree");
+  }
+  if (sum != ledger_.used(Tier::kDevice)) {
+    return absl::InternalError(fmt::format("{} bytes allocated on the device, {} booked", sum,
+                                           ledger_.used(Tier::kDevice)));
+  }
+  std::sort(ranges.begin(), ranges.end());
+  for (size_t i = 1; i < ranges.size(); ++i) {
+    if (ranges[i - 1].first + ranges[i - 1].second > ranges[i].first) {
+      return absl::InternalError("two owners hold the same bytes");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace terrace::tier

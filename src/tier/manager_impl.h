@@ -1,0 +1,171 @@
+// The tier manager behind its public face. One lock guards all tables; no file, device copy,
+// checksum or SegmentSource is ever called under it. Threads that change something call Pump()
+// afterwards, which starts whatever may start now; so there is no thread of the manager's own, and
+// with stepped parts the whole is deterministic.
+//
+// Deadlock rule: a caller that needs room waits only while something that can end without it is in
+// the way: a load under way, or pins of others for at most `pin_wait_us`. After that it fails with
+// ResourceExhausted, keeps nothing, and its owner may drop its pins and come again. So threads that
+// each hold pins and want more never wait for each other for ever.
+#ifndef TERRACE_TIER_MANAGER_IMPL_H_
+#define TERRACE_TIER_MANAGER_IMPL_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "base/clock.h"
+#include "device/device.h"
+#include "os/mapping.h"
+#include "tier/ledger.h"
+#include "tier/page_table.h"
+#include "tier/parts.h"
+#include "tier/tier_manager.h"
+#include "tier/transfer_queue.h"
+
+namespace terrace::tier {
+
+class TierManagerImpl {
+ public:
+  TierManagerImpl(const TierManagerOptions& options, device::Device* device, const Clock* clock,
+                  const Ledger::Budgets& budgets);
+  ~TierManagerImpl();
+  // Staging ring and copy stream where the device has its own memory. Called once, before others.
+  absl::Status PrepareStaging();
+  std::vector<std::span<std::byte>> staging() const;
+  void SetParts(TierManagerParts parts) { parts_ = std::move(parts); }
+
+  absl::StatusOr<ModelId> Register(ModelSpec spec);
+  absl::Status Unregister(ModelId model);
+  void Prefetch(ModelId model, uint32_t first, uint32_t count, Priority priority);
+  absl::StatusOr<Pin> Acquire(ModelId model, uint32_t segment, Priority priority,
+                              const CancelFlag* cancel);
+  absl::StatusOr<DeviceBuffer> Allocate(const Owner& owner, uint64_t bytes);
+  void EvictModel(ModelId model);
+  bool CouldFit(uint64_t bytes) const;
+  TierSnapshot Snapshot() const;
+  absl::Status CheckInvariants() const;
+  Ledger& ledger() { return ledger_; }
+
+  void Unpin(ModelId model, uint32_t segment);
+  void FreeBuffer(std::byte* data);
+
+ private:
+  // Who asks for room, which settles what may be evicted for it.
+  struct RoomRequest {
+    Model* model = nullptr;  // null: KV or workspace
+    uint32_t segment = 0;
+    Priority priority = Priority::kDemand;
+  };
+  // A step that has to run outside the lock.
+  struct Step {
+    enum class Type : uint8_t { kLocate, kProduce, kRead, kCopy } type;
+    std::shared_ptr<Load> load;
+    Transfer transfer;
+  };
+
+  // manager_impl.cc: callers.
+  Model* FindLocked(ModelId model) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Pin MakePinLocked(Model& model, uint32_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TouchLocked(Model& model, uint32_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // One try: a pin; a load the caller now waits for; a load that is on its way out, after which the
+  // caller tries again; or an error (of which ResourceExhausted may pass).
+  struct Attempt {
+    Pin pin;
+    std::shared_ptr<Load> joined;
+    std::shared_ptr<Load> leaving;
+  };
+  absl::StatusOr<Attempt> TryAcquireLocked(ModelId model, uint32_t segment, Priority priority)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Pin> WaitForLoadLocked(const std::shared_ptr<Load>& load,
+                                        const CancelFlag* cancel)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // reclaim.cc: room.
+  uint64_t RoundedBytes(uint64_t bytes) const;
+  absl::StatusOr<DeviceRange> TakeRoomLocked(const Owner& owner, uint64_t bytes,
+                                             const RoomRequest& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<EvictionCandidate> CandidatesLocked(const RoomRequest& request) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  DeviceRange DetachLocked(Model& model, uint32_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FreeRangeLocked(DeviceRange range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends loads nobody waits for, least urgent first, until `bytes` will come free.
+  void CancelPrefetchesLocked(uint64_t bytes, const RoomRequest& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  enum class RoomHope : uint8_t { kNone, kIfUnpinned, kSoon };
+  RoomHope HopeForRoomLocked(const Owner& owner, uint64_t bytes) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits a little for room; false when it is time to give up. `since_us` is 0 at the first call.
+  bool AwaitRoomLocked(const Owner& owner, uint64_t bytes, int64_t* since_us)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits for a change, `most_us` at most.
+  void WaitLocked(int64_t most_us) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t WaitNowUs() const;
+
+  // loading.cc: loads.
+  absl::StatusOr<std::shared_ptr<Load>> StartLoadLocked(Model& model, uint32_t segment,
+                                                        Priority priority)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RaiseLocked(Load& load, Priority priority) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReadAheadLocked(Model& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Pump();
+  bool NextStepLocked(Step* step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Locate(const std::shared_ptr<Load>& load);
+  absl::Status PlaceBlocks(Load& load, SegmentSource::OnDisk place) const;
+  absl::Status PlaceProduced(Load& load);
+  void Produce(const std::shared_ptr<Load>& load, const Transfer& transfer);
+  void Read(const std::shared_ptr<Load>& load, const Transfer& transfer);
+  void OnRead(const std::shared_ptr<Load>& load, const Transfer& transfer, absl::Status status);
+  void Check(const std::shared_ptr<Load>& load, uint32_t run);
+  void Copy(const std::shared_ptr<Load>& load, const Transfer& transfer);
+  void OnCopied(const std::shared_ptr<Load>& load, const Transfer& transfer, absl::Status status);
+  std::span<std::byte> HostBytes(const Load& load, const Run& run) const;
+  void QueueLocked(TransferQueue& queue, const Load& load, uint32_t run)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RunDoneLocked(Load& load, Run& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReleaseSlotLocked(Run& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BytesReadLocked(Load& load, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FailLocked(Load& load, absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CancelLoadLocked(Load& load) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndIfIdleLocked(Load& load) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PublishLocked(Load& load) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const TierManagerOptions options_;
+  device::Device* const device_;
+  const Clock* const clock_;
+  const RealClock wait_clock_;  // threads wait in real time, whatever clock the policy sees
+  const bool unified_;
+  mutable Ledger ledger_;
+  TierManagerParts parts_;
+
+  os::Mapping staging_;
+  Reservation staging_reservation_;
+  std::unique_ptr<device::Stream> stream_;
+  absl::Mutex stream_mutex_;  // keeps a copy and its callback neighbours in the stream
+
+  mutable absl::Mutex mutex_;
+  absl::CondVar changed_;  // a load ended, a pin or a buffer went
+  std::map<ModelId, std::unique_ptr<Model>> models_ ABSL_GUARDED_BY(mutex_);
+  ModelId next_model_ ABSL_GUARDED_BY(mutex_) = 1;
+  absl::flat_hash_map<uint64_t, std::shared_ptr<Load>> loads_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_load_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::vector<std::shared_ptr<Load>> to_locate_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::byte*, DeviceRange> buffers_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int32_t> free_slots_ ABSL_GUARDED_BY(mutex_);
+  TransferQueue disk_ ABSL_GUARDED_BY(mutex_);
+  TransferQueue source_ ABSL_GUARDED_BY(mutex_);
+  TransferQueue copy_ ABSL_GUARDED_BY(mutex_);
+  uint32_t room_waiters_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t checksum_failures_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace terrace::tier
+
+#endif  // TERRACE_TIER_MANAGER_IMPL_H_

@@ -1,0 +1,102 @@
+// Where every segment is: the tier manager's records of models, segments and loads under way. Plain
+// data guarded by the manager's lock.
+//
+// A segment is absent, loading or resident. Loading and resident segments own a range of device
+// memory and its reservation. Only resident segments are pinned.
+#ifndef TERRACE_TIER_PAGE_TABLE_H_
+#define TERRACE_TIER_PAGE_TABLE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "os/mapping.h"
+#include "tier/ledger.h"
+#include "tier/types.h"
+
+namespace terrace::tier {
+
+enum class Residence : uint8_t { kAbsent, kLoading, kResident };
+
+// A range of device memory with the budget it is booked on.
+struct DeviceRange {
+  std::byte* data = nullptr;
+  uint64_t bytes = 0;  // as allocated: a multiple of the device's granularity
+  Reservation reservation;
+};
+
+struct Load;
+
+struct Segment {
+  SegmentSpec spec;
+  Residence residence = Residence::kAbsent;
+  DeviceRange range;
+  uint32_t pins = 0;
+  int64_t last_used_us = 0;
+  std::shared_ptr<Load> load;  // under way
+};
+
+struct Model {
+  ModelId id = 0;
+  ModelSpec spec;
+  uint64_t bytes = 0;
+  std::vector<Segment> segments;
+  uint64_t resident_bytes = 0;
+  uint64_t loads = 0;
+  uint64_t evictions = 0;
+  int64_t last_used_us = 0;
+  // The segment acquired last; what follows it is fetched ahead while `reading_ahead`.
+  uint32_t position = 0;
+  bool reading_ahead = false;
+  bool leaving = false;  // Unregister has begun
+  uint32_t loads_under_way = 0;
+  uint64_t bytes_to_read = 0;  // of loads under way
+
+  // How many segments execution passes before it comes to `segment` (again): 0 for the next one.
+  uint32_t StepsAhead(uint32_t segment) const {
+    const auto count = static_cast<uint32_t>(segments.size());
+    return (segment + count - position - 1) % count;
+  }
+};
+
+// Neighbouring blocks of a load that travel as one transfer of at most kMaxBlockBytes: read, checked
+// block by block, and copied where the device has its own memory.
+struct Run {
+  uint32_t first_block = 0;
+  uint32_t block_count = 0;
+  uint64_t file_offset = 0;
+  uint64_t offset = 0;  // in the segment
+  uint64_t bytes = 0;
+  uint8_t reads = 0;    // tries so far
+  uint8_t copies = 0;
+  int32_t slot = -1;    // of the staging ring, while it holds one
+};
+
+// One attempt to bring a segment in. Shared between the manager's table and the threads that wait
+// for it, which may wake after it has left the table.
+struct Load {
+  uint64_t id = 0;
+  Model* model = nullptr;  // stays: a model leaves only after its loads
+  uint32_t segment = 0;
+  Priority priority = Priority::kDemand;
+  uint32_t waiters = 0;    // each gets a pin when the load ends well
+  DeviceRange range;
+  std::shared_ptr<SegmentSource> source;
+  SegmentSource::OnDisk place;
+  std::vector<Run> runs;
+  size_t runs_left = 0;
+  uint64_t bytes_to_read = 0;
+  uint32_t active = 1;     // steps under way outside the queues; the first one is to locate it
+  os::Mapping produced;    // host copy of a produced segment on its way to the device
+  Reservation produced_reservation;
+  CancelFlag cancel;
+  absl::Status status;     // first failure
+  bool done = false;
+};
+
+}  // namespace terrace::tier
+
+#endif  // TERRACE_TIER_PAGE_TABLE_H_

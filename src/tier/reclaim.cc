@@ -1,0 +1,202 @@
+// How the tier manager makes room: what may be evicted for whom, in which order, and when a caller
+// waits.
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/status.h"
+#include "base/units.h"
+#include "tier/manager_impl.h"
+
+namespace terrace::tier {
+namespace {
+
+// A waiter looks again this often even if nothing signals (cancel flags, hot_keep_time running out).
+constexpr int64_t kRoomPollUs = 10'000;
+
+}  // namespace
+
+uint64_t TierManagerImpl::RoundedBytes(uint64_t bytes) const {
+  return AlignUp(bytes, device_->info().granularity);
+}
+
+// Prefetches may not take what is wanted sooner than what they bring:
+//  - of the asking model only segments whose turn comes later than the asked one's;
+//  - of models in use right now (pinned, or waited for) likewise;
+//  - at kPredicted and below nothing of hot models at all.
+std::vector<EvictionCandidate> TierManagerImpl::CandidatesLocked(
+    const RoomRequest& request) const {
+  const int64_t now = clock_->NowUs();
+  const bool demand = request.priority == Priority::kDemand;
+  const uint32_t asked_steps =
+      request.model != nullptr ? request.model->StepsAhead(request.segment) : 0;
+  std::vector<EvictionCandidate> candidates;
+  for (const auto& [id, model] : models_) {
+    if (model->resident_bytes == 0) continue;
+    const bool own = model.get() == request.model;
+    const int64_t hot_until_us = model->last_used_us + model->spec.hot_keep_us;
+    if (!own && request.priority >= Priority::kPredicted && hot_until_us > now) continue;
+    const bool in_use =
+        own || std::any_of(model->segments.begin(), model->segments.end(), [](const Segment& s) {
+          return s.pins > 0 || (s.load != nullptr && s.load->waiters > 0);
+        });
+    for (uint32_t i = 0; i < model->segments.size(); ++i) {
+      const Segment& segment = model->segments[i];
+      if (segment.residence != Residence::kResident || segment.pins > 0) continue;
+      const uint32_t steps = model->StepsAhead(i);
+      if (!demand && in_use && steps <= asked_steps) continue;
+      candidates.push_back({.model = id,
+                            .segment = i,
+                            .bytes = segment.range.bytes,
+                            .model_last_used_us = model->last_used_us,
+                            .hot_until_us = hot_until_us,
+                            .own = own,
+                            .steps_ahead = steps});
+    }
+  }
+  return candidates;
+}
+
+DeviceRange TierManagerImpl::DetachLocked(Model& model, uint32_t index) {
+  Segment& segment = model.segments[index];
+  segment.residence = Residence::kAbsent;
+  model.resident_bytes -= segment.range.bytes;
+  ++model.evictions;
+  return std::exchange(segment.range, DeviceRange{});
+}
+
+void TierManagerImpl::FreeRangeLocked(DeviceRange range) {
+  // Memory first, then its booking: the device never holds more than what is booked.
+  device_->Free(range.data, range.bytes);
+  range.reservation.Release();
+  if (room_waiters_ > 0) changed_.SignalAll();
+}
+
+absl::StatusOr<DeviceRange> TierManagerImpl::TakeRoomLocked(const Owner& owner, uint64_t bytes,
+                                                            const RoomRequest& request) {
+  const uint64_t rounded = RoundedBytes(bytes);
+  if (ledger_.QuotaLeft(Tier::kDevice, owner) < rounded) {
+    return ledger_.Reserve(Tier::kDevice, owner, rounded).status();
+  }
+  std::vector<EvictionCandidate> candidates;
+  size_t next = 0;
+  DeviceRange reused;
+  auto evict_one = [&] {
+    const EvictionCandidate& victim = candidates[next++];
+    DeviceRange range = DetachLocked(*models_.at(victim.model), victim.segment);
+    // Memory of just the right size changes hands: no page is given back to be zeroed again.
+    if (range.bytes == rounded && reused.data == nullptr) {
+      range.reservation.Release();
+      reused = std::move(range);
+    } else {
+      FreeRangeLocked(std::move(range));
+    }
+  };
+  auto order_candidates = [&] {
+    candidates = CandidatesLocked(request);
+    EvictionRequest policy_request;
+    policy_request.now_us = clock_->NowUs();
+    if (request.model != nullptr) {
+      const uint64_t fixed =
+          ledger_.used(Tier::kDevice, Kind::kKv) + ledger_.used(Tier::kDevice, Kind::kWorkspace);
+      policy_request.own_model_fits =
+          request.model->bytes <= options_.device_budget_bytes - fixed;
+    }
+    parts_.policy->Order(policy_request, candidates);
+  };
+  if (ledger_.free(Tier::kDevice) < rounded) {
+    auto available = [&] {
+      uint64_t sum = ledger_.free(Tier::kDevice);
+      for (const EvictionCandidate& candidate : candidates) sum += candidate.bytes;
+      return sum;
+    };
+    order_candidates();
+    if (available() < rounded) {
+      if (request.priority != Priority::kDemand) return absl::ResourceExhaustedError("no room");
+      // What is being loaded for nobody in particular gives way; some of it at once.
+      CancelPrefetchesLocked(rounded - available(), request);
+      if (available() < rounded) {  // evicting would be for nothing
+        return ledger_.Reserve(Tier::kDevice, owner, rounded).status();
+      }
+    }
+    while (ledger_.free(Tier::kDevice) < rounded) evict_one();
+  }
+  DeviceRange range;
+  ASSIGN_OR_RETURN(range.reservation, ledger_.Reserve(Tier::kDevice, owner, rounded));
+  range.bytes = rounded;
+  if (reused.data != nullptr) {
+    range.data = reused.data;
+    return range;
+  }
+  absl::StatusOr<std::byte*> data = device_->Allocate(rounded);
+  // The budget has room, but the device may be cut into pieces or hold less than the budget says.
+  if (absl::IsResourceExhausted(data.status()) && candidates.empty()) order_candidates();
+  while (absl::IsResourceExhausted(data.status()) && next < candidates.size()) {
+    evict_one();
+    data = reused.data != nullptr ? absl::StatusOr<std::byte*>(reused.data)
+                                  : device_->Allocate(rounded);
+  }
+  if (!data.ok()) return data.status();
+  range.data = *data;
+  return range;
+}
+
+void TierManagerImpl::CancelPrefetchesLocked(uint64_t bytes, const RoomRequest& request) {
+  std::vector<std::shared_ptr<Load>> idle;
+  for (const auto& [id, load] : loads_) {
+    if (load->waiters > 0) continue;
+    if (load->cancel.cancelled) {
+      bytes -= std::min(bytes, load->range.bytes);
+    } else {
+      idle.push_back(load);
+    }
+  }
+  // Least urgent first; then those of other models; then what is needed last.
+  auto key = [&](const Load& load) {
+    return std::tuple(load.priority, load.model != request.model,
+                      load.model->StepsAhead(load.segment), load.id);
+  };
+  std::sort(idle.begin(), idle.end(),
+            [&](const auto& a, const auto& b) { return key(*a) > key(*b); });
+  for (const auto& load : idle) {
+    if (bytes == 0) return;
+    bytes -= std::min(bytes, load->range.bytes);
+    CancelLoadLocked(*load);
+  }
+}
+
+TierManagerImpl::RoomHope TierManagerImpl::HopeForRoomLocked(const Owner& owner,
+                                                             uint64_t bytes) const {
+  if (ledger_.QuotaLeft(Tier::kDevice, owner) < bytes) return RoomHope::kNone;
+  uint64_t soon = ledger_.free(Tier::kDevice);
+  uint64_t pinned = 0;
+  for (const auto& [id, model] : models_) {
+    for (const Segment& segment : model->segments) {
+      if (segment.residence == Residence::kAbsent) continue;
+      const bool held =
+          segment.pins > 0 || (segment.load != nullptr && segment.load->waiters > 0);
+      (held ? pinned : soon) += RoundedBytes(segment.spec.bytes);
+    }
+  }
+  if (soon >= bytes) return RoomHope::kSoon;
+  return soon + pinned >= bytes ? RoomHope::kIfUnpinned : RoomHope::kNone;
+}
+
+bool TierManagerImpl::AwaitRoomLocked(const Owner& owner, uint64_t bytes, int64_t* since_us) {
+  const RoomHope hope = HopeForRoomLocked(owner, bytes);
+  if (hope == RoomHope::kNone) return false;
+  const int64_t now = WaitNowUs();
+  if (*since_us == 0) *since_us = now;
+  // Loads that nobody waits for end soon by themselves, yet not every hope comes true (a device cut
+  // into pieces): patience ends in any case.
+  const int64_t patience_us =
+      hope == RoomHope::kSoon ? 10 * options_.pin_wait_us : options_.pin_wait_us;
+  if (now - *since_us > patience_us) return false;
+  ++room_waiters_;
+  WaitLocked(kRoomPollUs);
+  --room_waiters_;
+  return true;
+}
+
+}  // namespace terrace::tier

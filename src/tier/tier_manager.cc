@@ -1,0 +1,128 @@
+#include "tier/tier_manager.h"
+
+#include <utility>
+
+#include "base/status.h"
+#include "base/units.h"
+#include "device/device.h"
+#include "tier/manager_impl.h"
+
+namespace terrace::tier {
+
+Pin::Pin(Pin&& other) noexcept { *this = std::move(other); }
+
+Pin& Pin::operator=(Pin&& other) noexcept {
+  if (this == &other) return *this;
+  Release();
+  manager_ = std::exchange(other.manager_, nullptr);
+  model_ = other.model_;
+  segment_ = other.segment_;
+  data_ = std::exchange(other.data_, nullptr);
+  bytes_ = std::exchange(other.bytes_, 0);
+  return *this;
+}
+
+Pin::~Pin() { Release(); }
+
+void Pin::Release() {
+  if (manager_ == nullptr) return;
+  std::exchange(manager_, nullptr)->Unpin(model_, segment_);
+  data_ = nullptr;
+  bytes_ = 0;
+}
+
+DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
+
+DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
+  if (this == &other) return *this;
+  Release();
+  manager_ = std::exchange(other.manager_, nullptr);
+  owner_ = std::move(other.owner_);
+  data_ = std::exchange(other.data_, nullptr);
+  bytes_ = std::exchange(other.bytes_, 0);
+  return *this;
+}
+
+DeviceBuffer::~DeviceBuffer() { Release(); }
+
+void DeviceBuffer::Release() {
+  if (manager_ == nullptr) return;
+  std::exchange(manager_, nullptr)->FreeBuffer(data_);
+  data_ = nullptr;
+  bytes_ = 0;
+}
+
+namespace {
+
+absl::Status CheckOptions(const TierManagerOptions& options, const device::Device& device) {
+  if (options.device_budget_bytes < kBlockAlignment) {
+    return absl::InvalidArgumentError("the device budget must be at least 4 KiB");
+  }
+  if (options.read_depth == 0) {
+    return absl::InvalidArgumentError("the read depth must be at least 1");
+  }
+  if (!device.info().unified_memory && options.staging_bytes < kMaxBlockBytes) {
+    return absl::InvalidArgumentError("the staging ring must hold at least one block of 4 MiB");
+  }
+  return absl::OkStatus();
+}
+
+Ledger::Budgets MakeBudgets(const TierManagerOptions& options) {
+  Ledger::Budgets budgets;
+  budgets.fill(uint64_t{1} << 62);  // tiers without a cap of their own
+  budgets[static_cast<size_t>(Tier::kDevice)] = options.device_budget_bytes;
+  return budgets;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TierManager>> TierManager::Create(
+    const TierManagerOptions& options, device::Device* device, const Clock* clock) {
+  RETURN_IF_ERROR(CheckOptions(options, *device));
+  auto impl = std::make_unique<TierManagerImpl>(options, device, clock, MakeBudgets(options));
+  RETURN_IF_ERROR(impl->PrepareStaging());
+  TierManagerParts parts;
+  storage::DiskReaderOptions reader_options;
+  reader_options.depth = options.read_depth;
+  reader_options.registered = impl->staging();
+  ASSIGN_OR_RETURN(parts.reader, storage::DiskReader::Create(reader_options));
+  parts.checks = std::make_unique<os::WorkerPool>("terrace-check", 2);
+  parts.producers = std::make_unique<os::WorkerPool>("terrace-import", 1);
+  ASSIGN_OR_RETURN(parts.policy, CreateEvictionPolicy(options.eviction_policy));
+  impl->SetParts(std::move(parts));
+  return std::unique_ptr<TierManager>(new TierManager(std::move(impl)));
+}
+
+absl::StatusOr<std::unique_ptr<TierManager>> TierManager::CreateFromParts(
+    const TierManagerOptions& options, device::Device* device, const Clock* clock,
+    TierManagerParts parts) {
+  RETURN_IF_ERROR(CheckOptions(options, *device));
+  auto impl = std::make_unique<TierManagerImpl>(options, device, clock, MakeBudgets(options));
+  RETURN_IF_ERROR(impl->PrepareStaging());
+  impl->SetParts(std::move(parts));
+  return std::unique_ptr<TierManager>(new TierManager(std::move(impl)));
+}
+
+TierManager::TierManager(std::unique_ptr<TierManagerImpl> impl) : impl_(std::move(impl)) {}
+TierManager::~TierManager() = default;
+
+absl::StatusOr<ModelId> TierManager::Register(ModelSpec spec) {
+  return impl_->Register(std::move(spec));
+}
+absl::Status TierManager::Unregister(ModelId model) { return impl_->Unregister(model); }
+void TierManager::Prefetch(ModelId model, uint32_t first, uint32_t count, Priority priority) {
+  impl_->Prefetch(model, first, count, priority);
+}
+absl::StatusOr<Pin> TierManager::Acquire(ModelId model, uint32_t segment, Priority priority,
+                                         const CancelFlag* cancel) {
+  return impl_->Acquire(model, segment, priority, cancel);
+}
+absl::StatusOr<DeviceBuffer> TierManager::Allocate(const Owner& owner, uint64_t bytes) {
+  return impl_->Allocate(owner, bytes);
+}
+void TierManager::EvictModel(ModelId model) { impl_->EvictModel(model); }
+bool TierManager::CouldFit(uint64_t bytes) const { return impl_->CouldFit(bytes); }
+TierSnapshot TierManager::Snapshot() const { return impl_->Snapshot(); }
+absl::Status TierManager::CheckInvariants() const { return impl_->CheckInvariants(); }
+
+}  // namespace terrace::tier
