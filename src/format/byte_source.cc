@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -16,6 +17,11 @@ namespace {
 absl::Status EndsEarly(const std::string& name, uint64_t offset, uint64_t missing) {
   return absl::DataLossError(
       fmt::format("'{}' ends {} bytes too early for a read at offset {}", name, missing, offset));
+}
+
+// Times before 1970 count as 1970: manifests hold no negative numbers.
+int64_t MtimeNs(const struct stat& info) {
+  return std::max<int64_t>(0, int64_t{info.st_mtim.tv_sec} * 1000000000 + info.st_mtim.tv_nsec);
 }
 
 class FileSource final : public ByteSource {
@@ -39,6 +45,16 @@ class FileSource final : public ByteSource {
     return absl::OkStatus();
   }
 
+  absl::Status CheckUnchanged() const override {
+    struct stat info;
+    if (fstat(fd_, &info) != 0) return ErrnoStatus(errno, fmt::format("'{}'", name()));
+    if (static_cast<uint64_t>(info.st_size) == size() && MtimeNs(info) == mtime_ns()) {
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError(
+        fmt::format("'{}' was written to while it was in use", name()));
+  }
+
  private:
   int fd_;
 };
@@ -54,6 +70,8 @@ class SpanSource final : public ByteSource {
     if (!out.empty()) std::memcpy(out.data(), bytes_.data() + offset, out.size());
     return absl::OkStatus();
   }
+
+  absl::Status CheckUnchanged() const override { return absl::OkStatus(); }
 
  private:
   std::span<const std::byte> bytes_;
@@ -75,7 +93,7 @@ absl::StatusOr<std::unique_ptr<ByteSource>> OpenFileSource(const std::string& pa
     close(fd);
     return absl::InvalidArgumentError(fmt::format("'{}' is not a regular file", path));
   }
-  int64_t mtime_ns = int64_t{info.st_mtim.tv_sec} * 1000000000 + info.st_mtim.tv_nsec;
+  int64_t mtime_ns = MtimeNs(info);
   return std::make_unique<FileSource>(fd, path, static_cast<uint64_t>(info.st_size), mtime_ns);
 }
 

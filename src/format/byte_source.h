@@ -27,6 +27,9 @@ class ByteSource {
   // the source ends before (it may have shrunk since it was opened).
   virtual absl::Status ReadAt(uint64_t offset, std::span<std::byte> out) const = 0;
 
+  // FailedPrecondition if the file's size or time of change is not what it was when it was opened.
+  virtual absl::Status CheckUnchanged() const = 0;
+
  protected:
   ByteSource(std::string name, uint64_t size, int64_t mtime_ns)
       : name_(std::move(name)), size_(size), mtime_ns_(mtime_ns) {}

@@ -18,4 +18,9 @@ absl::Status ModelSource::ReadTensor(const TensorInfo& tensor, uint64_t offset,
   return WithContext(status, fmt::format("reading tensor '{}'", tensor.name));
 }
 
+absl::Status ModelSource::CheckUnchanged() const {
+  for (const auto& file : files) RETURN_IF_ERROR(file->CheckUnchanged());
+  return absl::OkStatus();
+}
+
 }  // namespace terrace::format

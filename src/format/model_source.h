@@ -34,6 +34,8 @@ struct ModelSource {
   // Reads bytes [offset, offset + out.size()) of `tensor`.
   absl::Status ReadTensor(const TensorInfo& tensor, uint64_t offset,
                           std::span<std::byte> out) const;
+  // FailedPrecondition if a file was written to since it was opened.
+  absl::Status CheckUnchanged() const;
 };
 
 }  // namespace terrace::format

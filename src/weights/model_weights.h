@@ -21,31 +21,31 @@ namespace terrace::weights {
 
 // One tensor's place in its segment and its form there.
 struct TensorPlace {
-  std::string name;             // "blk.0.attn_q.weight"
+  std::string name;  // "blk.0.attn_q.weight"
   uint32_t segment = 0;
-  uint64_t offset = 0;          // in the segment; 64-byte aligned
+  uint64_t offset = 0;  // in the segment; 64-byte aligned
   uint64_t bytes = 0;
   DType dtype = DType::kF32;
   ops::Layout layout = ops::Layout::kPlain;
-  std::vector<int64_t> shape;   // row-major, [out, in] for a matrix
+  std::vector<int64_t> shape;  // row-major, [out, in] for a matrix
 };
 
 struct OpenOptions {
-  std::string name;             // model name for the ledger, e.g. "qwen3@1"
+  std::string name;  // model name for the ledger, e.g. "qwen3@1"
   std::string tenant;
-  std::string source_path;      // a GGUF file (any part of a split set starts from part 1)
-  std::string image_folder;     // images live here, one folder each; created if absent
+  std::string source_path;   // a GGUF file (any part of a split set starts from part 1)
+  std::string image_folder;  // images live here, one folder each; created if absent
   int64_t hot_keep_us = 0;
-  bool write_image = true;      // false: always read from the source (diagnosis)
+  bool write_image = true;  // false: always read from the source (diagnosis)
 };
 
-// Opened weights. Thread-safe after Open. Unregisters from the manager when destroyed (no pin may be
-// left then).
+// Opened weights. Thread-safe after Open. Unregisters from the manager when destroyed (no pin may
+// be left then).
 class ModelWeights {
  public:
-  // Reads the headers (checked in full, see A01 to A05), finds or starts the image for the backend's
-  // layouts, registers the segments. Reads no tensor data beyond that. `backend` and `manager` must
-  // outlive the result.
+  // Reads the headers (checked in full, see A01 to A05), finds or starts the image for the
+  // backend's layouts, registers the segments. Reads no tensor data beyond that. `backend` and
+  // `manager` must outlive the result.
   static absl::StatusOr<std::unique_ptr<ModelWeights>> Open(const OpenOptions& options,
                                                             const ops::Backend* backend,
                                                             tier::TierManager* manager);

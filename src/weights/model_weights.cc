@@ -1,0 +1,85 @@
+#include "weights/model_weights.h"
+
+#include <fmt/format.h>
+
+#include <unordered_map>
+#include <utility>
+
+#include "base/status.h"
+#include "format/gguf.h"
+#include "weights/importer.h"
+
+namespace terrace::weights {
+namespace {
+
+class ModelWeightsImpl final : public ModelWeights {
+ public:
+  ModelWeightsImpl(std::shared_ptr<Importer> importer, tier::TierManager* manager)
+      : importer_(std::move(importer)), manager_(manager) {
+    for (const PlannedSegment& segment : importer_->plan().segments) {
+      segments_.push_back({segment.name, segment.bytes});
+    }
+    for (const PlannedTensor& tensor : importer_->plan().tensors) {
+      places_.emplace(tensor.place.name, &tensor.place);
+    }
+  }
+
+  ~ModelWeightsImpl() override {
+    // Unregistering waits for loads that still read through the importer.
+    if (registered_) manager_->Unregister(tier_id_).IgnoreError();
+    importer_->Stop();
+  }
+
+  absl::Status Register(const OpenOptions& options) {
+    tier::ModelSpec spec;
+    spec.name = options.name;
+    spec.tenant = options.tenant;
+    spec.hot_keep_us = options.hot_keep_us;
+    spec.segments = segments_;
+    spec.source = importer_;
+    ASSIGN_OR_RETURN(tier_id_, manager_->Register(std::move(spec)));
+    registered_ = true;
+    importer_->Start();
+    return absl::OkStatus();
+  }
+
+  const Metadata& metadata() const override { return importer_->source().metadata; }
+  const std::string& fingerprint() const override { return importer_->plan().fingerprint; }
+  tier::ModelId tier_id() const override { return tier_id_; }
+  const std::vector<tier::SegmentSpec>& segments() const override { return segments_; }
+  const TensorPlace* Find(std::string_view tensor) const override {
+    auto it = places_.find(tensor);
+    return it == places_.end() ? nullptr : it->second;
+  }
+  uint64_t total_bytes() const override { return importer_->plan().total_bytes; }
+  bool image_complete() const override { return importer_->image_complete(); }
+  absl::Status WaitForImage() override { return importer_->WaitForImage(); }
+
+ private:
+  // Shared with the manager, which may finish a load after this object is gone.
+  std::shared_ptr<Importer> importer_;
+  tier::TierManager* manager_;
+  tier::ModelId tier_id_ = 0;
+  bool registered_ = false;
+  std::vector<tier::SegmentSpec> segments_;
+  std::unordered_map<std::string_view, const TensorPlace*> places_;  // names live in the plan
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Open(const OpenOptions& options,
+                                                                 const ops::Backend* backend,
+                                                                 tier::TierManager* manager) {
+  std::string context = fmt::format("opening model '{}'", options.name);
+  auto source = format::OpenGguf(options.source_path);
+  if (!source.ok()) return WithContext(source.status(), context);
+  auto importer =
+      Importer::Create(*std::move(source), backend, {options.image_folder, options.write_image});
+  if (!importer.ok()) return WithContext(importer.status(), context);
+  auto weights = std::make_unique<ModelWeightsImpl>(*std::move(importer), manager);
+  absl::Status status = weights->Register(options);
+  if (!status.ok()) return WithContext(status, context);
+  return weights;
+}
+
+}  // namespace terrace::weights
