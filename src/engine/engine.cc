@@ -176,12 +176,11 @@ absl::StatusOr<StepResult> Engine::Step(EngineModel& model, std::span<const Step
   ops::Matrix logits;
   if (status.ok()) status = Forward(model, rows, cancel, &logits, &result.weight_wait_us);
   if (!status.ok()) {
-    for (const StepEntry& entry : entries) entry.kv->Truncate(entry.kv->length());
+    for (const StepEntry& entry : entries) entry.kv->TrimReserve();
     return status;
   }
   int64_t logit_row = 0;
   for (const StepEntry& entry : entries) {
-    entry.kv->Commit(entry.kv->length() + static_cast<int32_t>(entry.tokens.size()));
     EntryResult out;
     if (entry.want_logits) {
       out.logits = {logits.row(logit_row++), static_cast<size_t>(logits.cols)};
@@ -190,6 +189,8 @@ absl::StatusOr<StepResult> Engine::Step(EngineModel& model, std::span<const Step
             fmt::format("model '{}' computed logits that are not finite", model.name()));
       }
     }
+    // KV of a pass that went wrong is not shared with anyone.
+    if (out.status.ok()) entry.kv->Commit(entry.tokens);
     result.entries.push_back(std::move(out));
   }
   return result;
@@ -207,7 +208,8 @@ absl::StatusOr<std::vector<float>> Engine::AllLogits(EngineModel& model,
     return absl::InvalidArgumentError(fmt::format("{} tokens are more than the context of {}",
                                                   tokens.size(), model.max_context()));
   }
-  kv::Sequence kv(manager_, model.name(), "", model.kv_geometry().block_bytes());
+  kv::Sequence kv(manager_, nullptr, {}, {model.name(), "", tier::Kind::kKv},
+                  model.kv_geometry().block_bytes());
   std::vector<float> out;
   out.reserve(tokens.size() * static_cast<size_t>(model.vocab_size()));
   while (!tokens.empty()) {
@@ -224,7 +226,7 @@ absl::StatusOr<std::vector<float>> Engine::AllLogits(EngineModel& model,
     for (int32_t i = 0; i < logits.rows; ++i) {
       out.insert(out.end(), logits.row(i), logits.row(i) + logits.cols);
     }
-    kv.Commit(kv.length() + static_cast<int32_t>(chunk.size()));
+    kv.Commit(chunk);
   }
   return out;
 }

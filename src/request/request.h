@@ -62,7 +62,9 @@ struct FinishInfo {
   FinishReason reason = FinishReason::kStop;
   absl::Status status;     // why, for kError
   int32_t prompt_tokens = 0;
-  int32_t cached_tokens = 0;      // of the prompt, taken from the KV cache
+  int32_t cached_tokens = 0;      // of the prompt, taken from the KV cache on any tier
+  int32_t restored_tokens = 0;    // of those, brought back from below device memory
+  std::string kv_choice;          // why KV was loaded or recomputed; empty if there was no choice
   int32_t completion_tokens = 0;  // an end token is not counted
   Timings timings;
 };

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/sampler.h"
@@ -29,6 +30,11 @@ struct LiveRequest {
   int32_t generated = 0;         // an end token is not counted
   int32_t token_limit = 0;       // of tokens.size()
   std::optional<kv::Sequence> kv;  // while admitted
+  bool restoring = false;          // its KV is on its way from disk; not in steps meanwhile
+  std::vector<kv::BlockRef> arrived;  // what came, to be adopted before the next step
+  int32_t cached = 0;              // prompt tokens found in the KV cache at the first admission
+  int32_t restored = 0;
+  std::string kv_choice;
   std::unique_ptr<engine::Sampler> sampler;
 
   // Tokens whose KV is still to be computed.

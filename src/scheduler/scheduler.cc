@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "engine/engine.h"
+#include "kv/cache.h"
 #include "obs/metrics.h"
 #include "scheduler/live_request.h"
 #include "scheduler/plan.h"
@@ -30,6 +31,13 @@ constexpr int32_t kBookedGrowth = 256;
 // Pinning resident segments takes some microseconds; a wait above this is for weights on their way.
 constexpr int64_t kSwapFloorUs = 1000;
 
+// Steps of fewer prompt rows than this say little about the prefill rate.
+constexpr size_t kRateRows = 32;
+constexpr double kRateWeight = 0.3;
+// How long the loop sleeps when there is work that cannot go on (no memory, KV on its way) and
+// nothing tells it that something changed.
+constexpr absl::Duration kStallWait = absl::Milliseconds(2);
+
 // One model and its requests.
 struct ModelQueue {
   std::shared_ptr<engine::EngineModel> model;
@@ -37,17 +45,16 @@ struct ModelQueue {
   std::vector<std::unique_ptr<LiveRequest>> running;  // oldest first
   int64_t waiting_since_us = 0;
   bool removed = false;
+  kv::BlockKey root;
+  double prefill_tokens_per_s = 0;  // moving average; 0: not known yet
 
   bool has_work() const { return !waiting.empty() || !running.empty(); }
-  uint64_t kv_bytes() const {
-    uint64_t bytes = 0;
-    for (const auto& live : running) bytes += live->kv->bytes();
-    return bytes;
-  }
   // What the running sequences may come to before anyone is asked to give way.
   uint64_t booked_kv_bytes() const {
     uint64_t bytes = 0;
-    for (const auto& live : running) bytes += std::max(live->kv->bytes(), BookedBytes(*live));
+    for (const auto& live : running) {
+      bytes += std::max(live->kv->blocks().size() * live->kv->block_bytes(), BookedBytes(*live));
+    }
     return bytes;
   }
   uint64_t BookedBytes(const LiveRequest& live) const {
@@ -73,9 +80,14 @@ class SchedulerImpl final : public Scheduler {
       stopping_ = true;
       draining_ = true;
       CancelAllLocked();
-      wake_ = true;
     }
     thread_.join();
+    absl::MutexLock lock(&mutex_);
+    auto no_restores = [this] {
+      mutex_.AssertHeld();
+      return restores_ == 0;
+    };
+    mutex_.Await(absl::Condition(&no_restores));
   }
 
   absl::Status AddModel(std::shared_ptr<engine::EngineModel> model) override;
@@ -89,8 +101,18 @@ class SchedulerImpl final : public Scheduler {
   using Finished = std::vector<std::pair<std::unique_ptr<LiveRequest>, FinishInfo>>;
 
   void Loop();
-  // Runs one step of `queue`. Called and returns without the lock.
-  void RunStep(ModelQueue* queue, bool admit) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Runs one step of `queue`; false if none of its requests could go on.
+  bool RunStep(ModelQueue* queue, bool admit) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Gives a request its KV: empty, or begun with what the cache holds.
+  void BeginKvLocked(ModelQueue* queue, LiveRequest* live) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether `blocks` stored blocks are had sooner by loading than by computing; says why.
+  bool WorthLoadingLocked(const ModelQueue& queue, const LiveRequest& live, size_t blocks,
+                          std::string* why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnRestored(const std::string& id, std::vector<kv::BlockRef> blocks)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void BuildStepLocked(ModelQueue* queue, int64_t now_us, std::vector<LiveRequest*>* step,
+                       std::vector<engine::StepEntry>* entries)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AdmitLocked(ModelQueue* queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes cancelled requests out of every queue.
   void CollectCancelledLocked(Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -129,6 +151,7 @@ class SchedulerImpl final : public Scheduler {
   std::string stepping_ ABSL_GUARDED_BY(mutex_);  // model whose step runs now, else empty
   int64_t last_work_us_ ABSL_GUARDED_BY(mutex_) = 0;
   int32_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
+  int32_t restores_ ABSL_GUARDED_BY(mutex_) = 0;  // loads of KV under way
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool wake_ ABSL_GUARDED_BY(mutex_) = false;
@@ -147,6 +170,10 @@ absl::Status SchedulerImpl::AddModel(std::shared_ptr<engine::EngineModel> model)
   absl::MutexLock lock(&mutex_);
   auto queue = std::make_unique<ModelQueue>();
   const std::string name = model->name();
+  queue->root = kv::RootKey({.fingerprint = model->weights().fingerprint(),
+                             .adapter = "",
+                             .kv_dtype = "f16",
+                             .tenant = ""});
   queue->model = std::move(model);
   if (!queues_.emplace(name, std::move(queue)).second) {
     return absl::AlreadyExistsError(fmt::format("model '{}' is already registered", name));
@@ -288,7 +315,9 @@ PlanDecision SchedulerImpl::DecideLocked() {
   for (const auto& [name, queue] : queues_) {
     ModelView view;
     view.waiting = static_cast<int32_t>(queue->waiting.size());
-    view.running = static_cast<int32_t>(queue->running.size());
+    view.running = static_cast<int32_t>(
+        std::count_if(queue->running.begin(), queue->running.end(),
+                      [](const auto& live) { return !live->restoring; }));
     view.waiting_since_us = queue->waiting_since_us;
     view.weight_bytes = queue->model->weights().total_bytes();
     view.kv_bytes = queue->booked_kv_bytes();
@@ -361,8 +390,7 @@ void SchedulerImpl::AdmitLocked(ModelQueue* queue) {
     if (running > 0 && weights + kv_bytes + need > budget) break;
     kv_bytes += need;
     ++running;
-    live->kv.emplace(engine_->manager(), queue->model->name(), live->request->tenant,
-                     queue->model->kv_geometry().block_bytes());
+    BeginKvLocked(queue, live.get());
     queue->running.push_back(std::move(live));
     queue->waiting.pop_front();
     --waiting_;
@@ -392,56 +420,127 @@ void SchedulerImpl::Loop() {
       }
     }
     Finish(std::move(finished));
-    if (queue != nullptr) RunStep(queue, admit);
+    if (queue == nullptr || RunStep(queue, admit)) continue;
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(&wake_), kStallWait);
+    wake_ = false;
   }
 }
 
-void SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
+bool SchedulerImpl::WorthLoadingLocked(const ModelQueue& queue, const LiveRequest& live,
+                                       size_t blocks, std::string* why) {
+  const double disk_rate = options_.cache->store()->State().read_bytes_per_s;
+  if (disk_rate <= 0 || queue.prefill_tokens_per_s <= 0) {
+    *why = "loaded: no rates measured yet";
+    return true;
+  }
+  const double bytes = static_cast<double>(blocks * live.kv->block_bytes());
+  const double queued = static_cast<double>(restores_);
+  const double load_s = bytes / disk_rate * (1 + queued);
+  const double compute_s =
+      static_cast<double>(blocks) * kv::kBlockTokens / queue.prefill_tokens_per_s;
+  const bool load = load_s < compute_s;
+  *why = fmt::format("{}: load {:.1f} ms, compute {:.1f} ms", load ? "loaded" : "recomputed",
+                     load_s * 1e3, compute_s * 1e3);
+  return load;
+}
+
+void SchedulerImpl::BeginKvLocked(ModelQueue* queue, LiveRequest* live) {
+  const tier::Owner owner{queue->model->name(), live->request->tenant, tier::Kind::kKv};
+  const kv::BlockKey root = live->request->tenant.empty()
+                                ? queue->root
+                                : kv::RootKey({queue->model->weights().fingerprint(), "", "f16",
+                                               live->request->tenant});
+  live->kv.emplace(engine_->manager(), options_.cache, root, owner,
+                   queue->model->kv_geometry().block_bytes());
+  if (options_.cache == nullptr) return;
+  // The last token is always computed: its logits are wanted.
+  kv::Cache::Found found = options_.cache->Find(
+      root, std::span<const int32_t>(live->tokens).first(live->tokens.size() - 1));
+  const auto device_tokens = static_cast<int32_t>(found.device.size()) * kv::kBlockTokens;
+  if (live->first_token_us == 0) live->cached = device_tokens;
+  live->kv->Adopt(std::move(found.device));
+  if (found.stored.empty()) return;
+  if (!WorthLoadingLocked(*queue, *live, found.stored.size(), &live->kv_choice)) return;
+  live->restoring = true;
+  ++restores_;
+  options_.cache->Load(std::move(found.stored), owner, live->kv->block_bytes(),
+                       [this, id = live->request->id](std::vector<kv::BlockRef> blocks) {
+                         OnRestored(id, std::move(blocks));
+                       });
+}
+
+void SchedulerImpl::OnRestored(const std::string& id, std::vector<kv::BlockRef> blocks) {
+  absl::MutexLock lock(&mutex_);
+  --restores_;
+  wake_ = true;
+  auto it = live_.find(id);
+  if (it == live_.end() || !it->second->restoring) return;
+  it->second->arrived = std::move(blocks);
+  it->second->restoring = false;
+}
+
+void SchedulerImpl::BuildStepLocked(ModelQueue* queue, int64_t now_us,
+                                    std::vector<LiveRequest*>* step,
+                                    std::vector<engine::StepEntry>* entries) {
+  int32_t rows_left = options_.step_tokens;
+  auto add = [&](LiveRequest* live, int32_t count) {
+    engine::StepEntry entry;
+    entry.kv = &*live->kv;
+    entry.tokens = std::span<const int32_t>(live->tokens)
+                       .subspan(static_cast<size_t>(live->kv->length()),
+                                static_cast<size_t>(count));
+    entry.want_logits = count == live->pending();
+    entries->push_back(entry);
+    step->push_back(live);
+    rows_left -= count;
+    if (live->started_us != 0) return;
+    live->started_us = now_us;
+    metrics_->Observe(MetricId::kQueueSeconds, {queue->model->name()},
+                      static_cast<double>(now_us - live->submitted_us) * 1e-6);
+    metrics_->Count(MetricId::kPromptTokens, {queue->model->name()},
+                    static_cast<double>(live->request->prompt.size()));
+  };
+  for (auto& live : queue->running) {
+    if (live->restoring || live->arrived.empty()) continue;
+    live->restored = static_cast<int32_t>(live->arrived.size()) * kv::kBlockTokens;
+    live->cached += live->restored;
+    live->kv->Adopt(std::move(live->arrived));
+    live->arrived.clear();
+  }
+  // Streams that decode come first, so that a long prompt does not stall them; prompts share what
+  // is left of the step.
+  for (auto& live : queue->running) {
+    if (!live->restoring && live->pending() == 1 && rows_left > 0) add(live.get(), 1);
+  }
+  for (auto& live : queue->running) {
+    if (!live->restoring && live->pending() > 1 && rows_left > 0) {
+      add(live.get(), std::min(live->pending(), rows_left));
+    }
+  }
+}
+
+bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
   std::vector<LiveRequest*> step;
   std::vector<engine::StepEntry> entries;
   const int64_t start_us = clock_->NowUs();
   {
     absl::MutexLock lock(&mutex_);
     if (admit && (!hold_admission_ || queue->running.empty())) AdmitLocked(queue);
-    int32_t rows_left = options_.step_tokens;
-    auto add = [&](LiveRequest* live, int32_t count) {
-      engine::StepEntry entry;
-      entry.kv = &*live->kv;
-      entry.tokens = std::span<const int32_t>(live->tokens)
-                         .subspan(static_cast<size_t>(live->kv->length()),
-                                  static_cast<size_t>(count));
-      entry.want_logits = count == live->pending();
-      entries.push_back(entry);
-      step.push_back(live);
-      rows_left -= count;
-      if (live->started_us == 0) {
-        live->started_us = start_us;
-        metrics_->Observe(MetricId::kQueueSeconds, {queue->model->name()},
-                          static_cast<double>(start_us - live->submitted_us) * 1e-6);
-        metrics_->Count(MetricId::kPromptTokens, {queue->model->name()},
-                        static_cast<double>(live->request->prompt.size()));
-      }
-    };
-    // Streams that decode come first, so that a long prompt does not stall them; prompts share what
-    // is left of the step.
-    for (auto& live : queue->running) {
-      if (live->pending() == 1 && rows_left > 0) add(live.get(), 1);
-    }
-    for (auto& live : queue->running) {
-      if (live->pending() > 1 && rows_left > 0) {
-        add(live.get(), std::min(live->pending(), rows_left));
-      }
-    }
+    BuildStepLocked(queue, start_us, &step, &entries);
     in_step_ = step;
     step_cancel_.cancelled = false;
     SetQueueGaugesLocked(*queue);
+    if (entries.empty()) {
+      stepping_.clear();
+      return false;
+    }
   }
   absl::StatusOr<engine::StepResult> result =
-      entries.empty() ? absl::StatusOr<engine::StepResult>(engine::StepResult())
-                      : engine_->Step(*queue->model, entries, &step_cancel_);
+      engine_->Step(*queue->model, entries, &step_cancel_);
   if (!result.ok()) {
     HandleStepError(queue, step, result.status());
-    return;
+    return true;
   }
   std::vector<std::pair<LiveRequest*, FinishInfo>> ended;
   uint64_t prompt_rows = 0, generated = 0;
@@ -475,9 +574,16 @@ void SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
     totals_.last_step_us = last_work_us_;
     totals_.prompt_tokens += prompt_rows;
     totals_.generated_tokens += generated;
+    const int64_t busy_us = last_work_us_ - start_us - result->weight_wait_us;
+    if (prompt_rows >= kRateRows && busy_us > 0) {
+      const double rate = static_cast<double>(prompt_rows) * 1e6 / static_cast<double>(busy_us);
+      double& average = queue->prefill_tokens_per_s;
+      average = average == 0 ? rate : average * (1 - kRateWeight) + rate * kRateWeight;
+    }
     SetQueueGaugesLocked(*queue);
   }
   Finish(std::move(finished));
+  return true;
 }
 
 std::unique_ptr<LiveRequest> SchedulerImpl::TakeRunningLocked(ModelQueue* queue,
@@ -505,6 +611,8 @@ bool SchedulerImpl::PreemptLocked(ModelQueue* preferred) {
   std::unique_ptr<LiveRequest> victim = std::move(victim_queue->running.back());
   victim_queue->running.pop_back();
   victim->kv.reset();
+  victim->restoring = false;
+  victim->arrived.clear();
   victim_queue->waiting.push_front(std::move(victim));
   ++waiting_;
   hold_admission_ = true;
@@ -575,6 +683,9 @@ FinishInfo SchedulerImpl::Info(const LiveRequest& live, FinishReason reason,
   FinishInfo info;
   info.reason = reason;
   info.status = std::move(status);
+  info.cached_tokens = live.cached;
+  info.restored_tokens = live.restored;
+  info.kv_choice = live.kv_choice;
   info.prompt_tokens = static_cast<int32_t>(live.request->prompt.size());
   info.completion_tokens = live.generated;
   const int64_t started = live.started_us > 0 ? live.started_us : clock_->NowUs();

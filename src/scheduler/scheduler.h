@@ -23,6 +23,10 @@ class Engine;
 class EngineModel;
 }
 
+namespace terrace::kv {
+class Cache;
+}
+
 namespace terrace::scheduler {
 
 struct SchedulerOptions {
@@ -31,6 +35,9 @@ struct SchedulerOptions {
   int32_t step_tokens = 512;        // rows of one step; longer prompts are prefilled in chunks
   int64_t max_wait_us = 2'000'000;  // a waiting model gets its turn after this long
   uint64_t seed = 0;                // of the seeds drawn for requests that bring none
+  // Shares KV between requests and keeps it afterwards; null: each request computes all of its own.
+  // Must outlive the scheduler.
+  kv::Cache* cache = nullptr;
 };
 
 struct ModelQueueState {
