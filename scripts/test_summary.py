@@ -16,9 +16,12 @@ import xml.etree.ElementTree as ET
 
 def outcome(case):
     """'passed', 'failed' or 'skipped' for a <testcase> of GoogleTest, pytest or ctest."""
+    skipped = case.find("skipped")
     if case.find("failure") is not None or case.find("error") is not None:
         return "failed"
-    if case.find("skipped") is not None or case.get("result") in ("skipped", "suppressed"):
+    if skipped is not None and skipped.get("message") == "Unable to find executable":
+        return "failed"  # ctest's word for a program that was not built.
+    if skipped is not None or case.get("result") in ("skipped", "suppressed"):
         return "skipped"
     if case.get("status") in ("fail", "notrun", "disabled"):
         return "skipped" if case.get("status") == "disabled" else "failed"
