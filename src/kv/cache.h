@@ -51,11 +51,11 @@ struct CacheState {
   uint64_t evictions = 0;
 };
 
-class Cache {
+class Cache : public tier::IdleMemory {
  public:
   // `store` may be null: then nothing outlives device memory. All must outlive the cache.
   Cache(tier::TierManager* manager, storage::BlockStore* store, const Clock* clock);
-  ~Cache();  // drops what is not written yet
+  ~Cache() override;  // drops what is not written yet
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
 
@@ -77,11 +77,9 @@ class Cache {
   // was first with the same key (then `buffer` is given back).
   BlockRef Publish(const BlockKey& key, tier::DeviceBuffer buffer);
 
-  // Drops idle blocks until `bytes` are free or none is left; returns the bytes given back. With
-  // `used_before_us`, only blocks last used before that time.
-  uint64_t Reclaim(uint64_t bytes, int64_t used_before_us);
-  // When the block that would go first was last used; INT64_MAX if none is idle.
-  int64_t OldestIdleUs() const;
+  // Idle blocks for who needs memory more (see tier::IdleMemory).
+  uint64_t Reclaim(uint64_t bytes, int64_t used_before_us) override;
+  int64_t OldestIdleUs() const override;
   // Drops every idle block.
   void Clear();
 

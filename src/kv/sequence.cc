@@ -1,7 +1,6 @@
 #include "kv/sequence.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "base/status.h"
@@ -41,10 +40,6 @@ absl::Status Sequence::Reserve(int32_t tokens) {
   const size_t own_before = own_.size();
   while (addresses_.size() < BlocksFor(tokens)) {
     absl::StatusOr<tier::DeviceBuffer> buffer = manager_->Allocate(owner_, block_bytes_);
-    if (absl::IsResourceExhausted(buffer.status()) && cache_ != nullptr &&
-        cache_->Reclaim(block_bytes_, std::numeric_limits<int64_t>::max()) > 0) {
-      buffer = manager_->Allocate(owner_, block_bytes_);
-    }
     if (!buffer.ok()) {
       addresses_.resize(shared_.size() + own_before);
       own_.resize(own_before);

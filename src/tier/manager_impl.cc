@@ -204,9 +204,19 @@ absl::StatusOr<TierManagerImpl::Attempt> TierManagerImpl::TryAcquireLocked(Model
   return attempt;
 }
 
+uint64_t TierManagerImpl::MissingBytes(ModelId id, uint32_t index) const {
+  absl::MutexLock lock(&mutex_);
+  const Model* model = FindLocked(id);
+  if (model == nullptr || index >= model->segments.size()) return 0;
+  const Segment& segment = model->segments[index];
+  return segment.residence == Residence::kAbsent ? segment.spec.bytes : 0;
+}
+
 absl::StatusOr<Pin> TierManagerImpl::Acquire(ModelId id, uint32_t index, Priority priority,
                                              const CancelFlag* cancel) {
   int64_t since_us = 0;
+  const uint64_t missing = MissingBytes(id, index);
+  if (missing > 0) ReclaimIdle(missing, /*anything=*/false);
   for (;;) {
     if (IsSet(cancel)) return absl::CancelledError("cancelled while waiting for weights");
     absl::StatusOr<Attempt> attempt;
@@ -214,10 +224,17 @@ absl::StatusOr<Pin> TierManagerImpl::Acquire(ModelId id, uint32_t index, Priorit
       absl::MutexLock lock(&mutex_);
       attempt = TryAcquireLocked(id, index, priority);
       if (attempt.ok() && attempt->pin && to_locate_.empty()) return std::move(attempt->pin);
+    }
+    if (absl::IsResourceExhausted(attempt.status()) && ReclaimIdle(missing, /*anything=*/true)) {
+      continue;
+    }
+    {
+      absl::MutexLock lock(&mutex_);
       if (absl::IsResourceExhausted(attempt.status())) {
-        const Model& model = *FindLocked(id);
-        const Owner owner{model.spec.name, model.spec.tenant, Kind::kWeights};
-        const uint64_t bytes = RoundedBytes(model.segments[index].spec.bytes);
+        const Model* model = FindLocked(id);
+        if (model == nullptr) return attempt.status();
+        const Owner owner{model->spec.name, model->spec.tenant, Kind::kWeights};
+        const uint64_t bytes = RoundedBytes(model->segments[index].spec.bytes);
         if (!AwaitRoomLocked(owner, bytes, &since_us)) return attempt.status();
       } else if (!attempt.ok()) {
         return attempt.status();
@@ -289,10 +306,12 @@ absl::StatusOr<DeviceBuffer> TierManagerImpl::Allocate(const Owner& owner, uint6
         options_.device_budget_bytes));
   }
   int64_t since_us = 0;
+  ReclaimIdle(bytes, /*anything=*/false);
   for (;;) {
+    absl::StatusOr<DeviceRange> range;
     {
       absl::MutexLock lock(&mutex_);
-      absl::StatusOr<DeviceRange> range = TakeRoomLocked(owner, bytes, RoomRequest{});
+      range = TakeRoomLocked(owner, bytes, RoomRequest{});
       if (range.ok()) {
         DeviceBuffer buffer;
         buffer.manager_ = this;
@@ -302,8 +321,12 @@ absl::StatusOr<DeviceBuffer> TierManagerImpl::Allocate(const Owner& owner, uint6
         buffers_.emplace(buffer.data_, *std::move(range));
         return buffer;
       }
-      if (!absl::IsResourceExhausted(range.status()) ||
-          !AwaitRoomLocked(owner, RoundedBytes(bytes), &since_us)) {
+    }
+    if (!absl::IsResourceExhausted(range.status())) return range.status();
+    if (ReclaimIdle(bytes, /*anything=*/true)) continue;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!AwaitRoomLocked(owner, RoundedBytes(bytes), &since_us)) {
         return range.status();
       }
     }

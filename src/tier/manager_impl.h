@@ -47,6 +47,7 @@ class TierManagerImpl {
   absl::StatusOr<Pin> Acquire(ModelId model, uint32_t segment, Priority priority,
                               const CancelFlag* cancel);
   absl::StatusOr<DeviceBuffer> Allocate(const Owner& owner, uint64_t bytes);
+  void SetIdleMemory(IdleMemory* idle) { idle_memory_ = idle; }
   void EvictModel(ModelId model);
   bool CouldFit(uint64_t bytes) const;
   TierSnapshot Snapshot() const;
@@ -87,7 +88,13 @@ class TierManagerImpl {
                                         const CancelFlag* cancel)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // What bringing a segment in would take; 0 if it is there or under way.
+  uint64_t MissingBytes(ModelId model, uint32_t segment) const ABSL_LOCKS_EXCLUDED(mutex_);
+
   // reclaim.cc: room.
+  // Asks for idle memory that is older than the weights which would go for `bytes`, or any if
+  // `anything`; true if some came back. For a caller without the lock.
+  bool ReclaimIdle(uint64_t bytes, bool anything) ABSL_LOCKS_EXCLUDED(mutex_);
   uint64_t RoundedBytes(uint64_t bytes) const;
   absl::StatusOr<DeviceRange> TakeRoomLocked(const Owner& owner, uint64_t bytes,
                                              const RoomRequest& request)
@@ -142,6 +149,7 @@ class TierManagerImpl {
   const Clock* const clock_;
   const RealClock wait_clock_;  // threads wait in real time, whatever clock the policy sees
   const bool unified_;
+  IdleMemory* idle_memory_ = nullptr;
   mutable Ledger ledger_;
   TierManagerParts parts_;
 

@@ -1,6 +1,7 @@
 // How the tier manager makes room: what may be evicted for whom, in which order, and when a caller
 // waits.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -19,6 +20,27 @@ constexpr int64_t kRoomPollUs = 10'000;
 
 uint64_t TierManagerImpl::RoundedBytes(uint64_t bytes) const {
   return AlignUp(bytes, device_->info().granularity);
+}
+
+bool TierManagerImpl::ReclaimIdle(uint64_t bytes, bool anything) {
+  if (idle_memory_ == nullptr) return false;
+  uint64_t wanted = RoundedBytes(bytes);
+  int64_t used_before_us = std::numeric_limits<int64_t>::max();
+  {
+    absl::MutexLock lock(&mutex_);
+    const uint64_t free = ledger_.free(Tier::kDevice);
+    if (free >= wanted) return false;  // there is room: a quota is what stands in the way
+    wanted -= free;
+    // One order of age for weights and idle KV: the oldest go first, whichever they are.
+    for (const auto& [id, model] : models_) {
+      if (anything || model->resident_bytes == 0) continue;
+      const bool pinned = std::any_of(model->segments.begin(), model->segments.end(),
+                                      [](const Segment& s) { return s.pins > 0; });
+      if (!pinned) used_before_us = std::min(used_before_us, model->last_used_us);
+    }
+  }
+  if (idle_memory_->OldestIdleUs() >= used_before_us) return false;
+  return idle_memory_->Reclaim(wanted, used_before_us) > 0;
 }
 
 // Prefetches may not take what is wanted sooner than what they bring:

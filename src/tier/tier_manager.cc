@@ -120,6 +120,8 @@ absl::StatusOr<Pin> TierManager::Acquire(ModelId model, uint32_t segment, Priori
 absl::StatusOr<DeviceBuffer> TierManager::Allocate(const Owner& owner, uint64_t bytes) {
   return impl_->Allocate(owner, bytes);
 }
+void TierManager::SetIdleMemory(IdleMemory* idle) { impl_->SetIdleMemory(idle); }
+
 void TierManager::EvictModel(ModelId model) { impl_->EvictModel(model); }
 bool TierManager::CouldFit(uint64_t bytes) const { return impl_->CouldFit(bytes); }
 TierSnapshot TierManager::Snapshot() const { return impl_->Snapshot(); }

@@ -147,6 +147,10 @@ class TierManager {
   // holds what if it cannot be had.
   absl::StatusOr<DeviceBuffer> Allocate(const Owner& owner, uint64_t bytes);
 
+  // Where idle device memory may be asked back from; null for none. Set before other threads use the
+  // manager; must outlive those uses.
+  void SetIdleMemory(IdleMemory* idle);
+
   // Drops a model's resident segments that are not pinned (an operator's "unload").
   void EvictModel(ModelId model);
   // True if `bytes` more could be had by evicting everything that is neither pinned nor booked to KV

@@ -85,6 +85,19 @@ struct ModelSpec {
 
 using ModelId = uint32_t;
 
+// Device memory that its holder could do without: what a cache keeps for later. The manager asks for
+// it before it evicts weights that were used more recently, and whenever nothing else is left.
+// Thread-safe; called without any lock of the manager's.
+class IdleMemory {
+ public:
+  virtual ~IdleMemory() = default;
+  // Gives back buffers of at least `bytes` together if it has them, oldest first, only such as were
+  // last used before `used_before_us`. Returns the bytes given back.
+  virtual uint64_t Reclaim(uint64_t bytes, int64_t used_before_us) = 0;
+  // When the buffer that would go first was last used; INT64_MAX if there is none.
+  virtual int64_t OldestIdleUs() const = 0;
+};
+
 // One line of the ledger.
 struct LedgerLine {
   Tier tier = Tier::kDevice;
