@@ -1,0 +1,469 @@
+#include "ops/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ops/check.h"
+#include "ops/cpu/kernels.h"
+#include "ops/cpu/packing.h"
+#include "ops/cpu/variants.h"
+#include "ops/rope.h"
+#include "tensor/dequantize.h"
+
+namespace terrace::ops {
+namespace {
+
+using cpu::kBlock;
+using cpu::Kernels;
+using cpu::kLanes;
+using cpu::XBlock;
+
+// Work below this many elements is done by the caller: a fork and join costs about as much.
+constexpr int64_t kForkElements = 16384;
+
+// Memory that is kept between calls and only grows; 64-byte aligned.
+template <typename T>
+class Scratch {
+ public:
+  T* Get(size_t count) {
+    if (count > size_) {
+      data_.reset(static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t{64})));
+      size_ = count;
+    }
+    return data_.get();
+  }
+
+ private:
+  struct Free {
+    void operator()(T* p) const { ::operator delete(p, std::align_val_t{64}); }
+  };
+  std::unique_ptr<T, Free> data_;
+  size_t size_ = 0;
+};
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(std::string name, const Kernels& kernels, ThreadTeam* team)
+      : name_(std::move(name)),
+        kernels_(kernels),
+        team_(team),
+        worker_floats_(static_cast<size_t>(team->size())),
+        worker_packed_(static_cast<size_t>(team->size())) {}
+
+  std::string_view name() const override { return name_; }
+
+  Layout PreferredLayout(DType dtype, int32_t, int32_t) const override {
+    return cpu::Packable(dtype) ? Layout::kRows16 : Layout::kPlain;
+  }
+
+  uint64_t PackedBytes(Layout layout, DType dtype, int32_t rows, int32_t cols) const override {
+    if (layout == Layout::kPlain) {
+      return static_cast<uint64_t>(rows) * RowBytes(dtype, static_cast<uint64_t>(cols));
+    }
+    return static_cast<uint64_t>((rows + kLanes - 1) / kLanes) * cpu::PackedGroupBytes(dtype, cols);
+  }
+
+  absl::Status Pack(Layout layout, DType dtype, int32_t rows, int32_t cols,
+                    std::span<const std::byte> source, std::span<std::byte> packed) const override {
+    const DTypeInfo& info = Info(dtype);
+    if (rows <= 0 || cols <= 0 || cols % static_cast<int32_t>(info.block_elements) != 0) {
+      return absl::InvalidArgumentError(
+          fmt::format("Pack: {} [{}, {}] does not fit its format", info.name, rows, cols));
+    }
+    if (layout == Layout::kRows16 && !cpu::Packable(dtype)) {
+      return absl::UnimplementedError(
+          fmt::format("Pack: {} has no layout {}", info.name, LayoutName(layout)));
+    }
+    const uint64_t row_bytes = RowBytes(dtype, static_cast<uint64_t>(cols));
+    const uint64_t need = PackedBytes(layout, dtype, rows, cols);
+    if (source.size() < row_bytes * static_cast<uint64_t>(rows) || packed.size() < need) {
+      return absl::InvalidArgumentError(fmt::format(
+          "Pack: {} [{}, {}] from {} to {} bytes does not fit", info.name, rows, cols,
+          source.size(), packed.size()));
+    }
+    if (layout == Layout::kPlain) {
+      if (packed.data() != source.data()) std::memmove(packed.data(), source.data(), need);
+      return absl::OkStatus();
+    }
+    const uint64_t group_bytes = cpu::PackedGroupBytes(dtype, cols);
+    for (int32_t r = 0; r < rows; r += kLanes) {
+      cpu::PackGroup(dtype, cols, std::min(rows - r, kLanes),
+                     source.data() + static_cast<uint64_t>(r) * row_bytes,
+                     packed.data() + static_cast<uint64_t>(r / kLanes) * group_bytes);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status EmbedRows(const Weight& table, std::span<const int32_t> ids, float scale,
+                         Matrix out) override {
+    RETURN_IF_ERROR(CheckEmbed(table, ids, out));
+    const uint64_t row_bytes = RowBytes(table.dtype, static_cast<uint64_t>(table.cols));
+    ForRows(out.rows, table.cols, [&](int64_t r) {
+      float* to = out.row(r);
+      const int64_t id = ids[static_cast<size_t>(r)];
+      const std::span<float> row(to, static_cast<size_t>(table.cols));
+      if (table.layout == Layout::kPlain) {
+        DequantizeRow(table.dtype, table.data + row_bytes * static_cast<uint64_t>(id), row);
+      } else {
+        cpu::UnpackRow(table.dtype, table.data, id, row);
+      }
+      if (scale != 1.0f) kernels_.scale(to, scale, table.cols);
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status RmsNorm(Matrix x, Vector weight, float eps, Matrix out) override {
+    RETURN_IF_ERROR(CheckNorm(x, weight, out));
+    ForRows(x.rows, x.cols, [&](int64_t r) {
+      kernels_.rms_norm(x.row(r), weight.data, x.cols, eps, out.row(r));
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status RmsNormHeads(Matrix x, int32_t heads, Vector weight, float eps) override {
+    RETURN_IF_ERROR(CheckNormHeads(x, heads, weight));
+    ForRows(x.rows, x.cols, [&](int64_t r) {
+      for (int32_t h = 0; h < heads; ++h) {
+        float* head = x.row(r) + int64_t{h} * weight.size;
+        kernels_.rms_norm(head, weight.data, weight.size, eps, head);
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status MatMul(Matrix x, std::span<const MatMulTarget> targets) override;
+
+  absl::Status Rope(Matrix x, int32_t heads, int32_t head_dim, const BatchRows& batch,
+                    const RopeParams& params) override {
+    RETURN_IF_ERROR(CheckRope(x, heads, head_dim, batch, params));
+    PrepareAngles(batch.positions, params);
+    const int32_t pairs = params.dim / 2;
+    ForRows(x.rows, x.cols, [&](int64_t r) {
+      const float* angles = angles_.data() + r * params.dim;
+      kernels_.rope(x.row(r), heads, head_dim, params.dim, params.kind == RopeKind::kHalves, angles,
+                    angles + pairs);
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status StoreKv(Matrix k, Matrix v, int32_t layer, const KvGeometry& geometry,
+                       const BatchRows& batch) override {
+    RETURN_IF_ERROR(CheckStoreKv(k, v, layer, geometry, batch));
+    for (const SequenceRows& s : batch.sequences) {
+      ForRows(s.rows, k.cols + v.cols, [&](int64_t r) {
+        const int32_t position = s.start + static_cast<int32_t>(r);
+        const int32_t token = position % kKvBlockTokens;
+        std::byte* block = s.blocks[static_cast<size_t>(position / kKvBlockTokens)];
+        for (int32_t h = 0; h < geometry.kv_heads; ++h) {
+          kernels_.store_kv(k.row(s.first_row + r) + int64_t{h} * geometry.key_dim,
+                            geometry.key_dim, geometry.dtype, true, token,
+                            block + geometry.key_offset(layer, h));
+          kernels_.store_kv(v.row(s.first_row + r) + int64_t{h} * geometry.value_dim,
+                            geometry.value_dim, geometry.dtype, false, token,
+                            block + geometry.value_offset(layer, h));
+        }
+      });
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Attention(Matrix q, const AttentionParams& params, const KvGeometry& geometry,
+                         const BatchRows& batch, Matrix out) override;
+
+  absl::Status Glu(Activation activation, Matrix gate, Matrix up, Matrix out) override {
+    RETURN_IF_ERROR(CheckSameShape("Glu", gate, up));
+    RETURN_IF_ERROR(CheckSameShape("Glu", gate, out));
+    ForRows(gate.rows, gate.cols, [&](int64_t r) {
+      kernels_.glu(activation, gate.row(r), up.row(r), gate.cols, out.row(r));
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status Add(Matrix x, Matrix y) override {
+    RETURN_IF_ERROR(CheckSameShape("Add", x, y));
+    ForRows(x.rows, x.cols, [&](int64_t r) { kernels_.add(x.row(r), y.row(r), x.cols); });
+    return absl::OkStatus();
+  }
+
+  absl::Status Scale(Matrix x, float scale) override {
+    RETURN_IF_ERROR(CheckMatrix("Scale", "input", x));
+    ForRows(x.rows, x.cols, [&](int64_t r) { kernels_.scale(x.row(r), scale, x.cols); });
+    return absl::OkStatus();
+  }
+
+  absl::Status Softcap(Matrix x, float cap) override {
+    RETURN_IF_ERROR(CheckMatrix("Softcap", "input", x));
+    if (!(cap > 0)) return absl::InvalidArgumentError("Softcap: the cap must be positive");
+    ForRows(x.rows, x.cols, [&](int64_t r) { kernels_.softcap(x.row(r), cap, x.cols); });
+    return absl::OkStatus();
+  }
+
+  absl::Status GatherRows(Matrix x, std::span<const int32_t> rows, Matrix out) override {
+    RETURN_IF_ERROR(CheckGather(x, rows, out));
+    for (size_t r = 0; r < rows.size(); ++r) {
+      std::memmove(out.row(static_cast<int64_t>(r)), x.row(rows[r]),
+                   static_cast<size_t>(x.cols) * sizeof(float));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Synchronize() override { return absl::OkStatus(); }
+
+ private:
+  template <typename F>
+  void ForRows(int64_t rows, int64_t cols, F&& fn) {
+    if (rows * cols < kForkElements) {
+      for (int64_t r = 0; r < rows; ++r) fn(r);
+      return;
+    }
+    const int64_t grain = std::max<int64_t>(1, kForkElements / 2 / cols);
+    team_->ParallelFor(rows, grain, [&](int64_t begin, int64_t end, int) {
+      for (int64_t r = begin; r < end; ++r) fn(r);
+    });
+  }
+
+  // Quantises all rows of x into tiles; see cpu::MatMulArgs.
+  const XBlock* Quantise(const Matrix& x);
+  // Cosines and sines of each row into angles_; kept while positions and parameters stay the same,
+  // which they do over the layers of a step.
+  void PrepareAngles(std::span<const int32_t> positions, const RopeParams& params);
+
+  const std::string name_;
+  const Kernels& kernels_;
+  ThreadTeam* const team_;
+
+  Scratch<XBlock> xq_;
+  std::vector<Scratch<float>> worker_floats_;
+  std::vector<Scratch<std::byte>> worker_packed_;
+
+  std::vector<int32_t> angle_positions_;
+  RopeParams angle_params_;
+  std::vector<float> angle_factors_;
+  std::vector<float> angles_;  // [row][dim]: dim / 2 cosines, dim / 2 sines
+};
+
+const XBlock* CpuBackend::Quantise(const Matrix& x) {
+  const int32_t blocks = x.cols / kBlock;
+  const int32_t tile = kernels_.tile_rows;
+  const int32_t tiles = (x.rows + tile - 1) / tile;
+  const int32_t last = x.rows - (tiles - 1) * tile;
+  const int32_t last_padded = cpu::PaddedRows(last);
+  const size_t rows = static_cast<size_t>(tiles - 1) * tile + static_cast<size_t>(last_padded);
+  XBlock* out = xq_.Get(rows * static_cast<size_t>(blocks));
+  ForRows(static_cast<int64_t>(rows), x.cols, [&](int64_t r) {
+    const int32_t t = static_cast<int32_t>(r / tile);
+    const int32_t in_tile = static_cast<int32_t>(r % tile);
+    const int32_t height = t == tiles - 1 ? last_padded : tile;
+    XBlock* to = out + static_cast<int64_t>(t) * tile * blocks + in_tile;
+    if (r < x.rows) {
+      kernels_.quantize_row(x.row(r), x.cols, to, height);
+    } else {
+      for (int32_t b = 0; b < blocks; ++b) to[int64_t{b} * height] = XBlock{};
+    }
+  });
+  return out;
+}
+
+absl::Status CpuBackend::MatMul(Matrix x, std::span<const MatMulTarget> targets) {
+  RETURN_IF_ERROR(CheckMatMul(x, targets));
+  bool quantised = false;
+  int64_t groups = 0;
+  int64_t work = 0;
+  for (const MatMulTarget& target : targets) {
+    const DType dtype = target.weight.dtype;
+    if (kernels_.matmul[static_cast<size_t>(dtype)] == nullptr) {
+      return absl::UnimplementedError(
+          fmt::format("MatMul: {} is not a matrix type", Info(dtype).name));
+    }
+    quantised = quantised || Info(dtype).quantised;
+    groups += (target.weight.rows + kLanes - 1) / kLanes;
+    work += int64_t{target.weight.rows} * target.weight.cols;
+  }
+  if (x.rows == 0 || groups == 0) return absl::OkStatus();
+  const XBlock* xq = quantised ? Quantise(x) : nullptr;
+
+  // One index space over the row groups of all targets. Chunks are small enough to even out workers
+  // of unequal speed, and large enough to stream.
+  const auto run = [&](int64_t begin, int64_t end, int worker) {
+    int64_t first = 0;
+    for (const MatMulTarget& target : targets) {
+      const Weight& w = target.weight;
+      const int64_t count = (w.rows + kLanes - 1) / kLanes;
+      const int64_t low = std::max(begin, first) - first;
+      const int64_t high = std::min(end, first + count) - first;
+      first += count;
+      if (low >= high) continue;
+      const int32_t row = static_cast<int32_t>(low * kLanes);
+      cpu::MatMulArgs args = {};
+      args.groups = static_cast<int32_t>(high - low);
+      args.rows = std::min(w.rows - row, args.groups * kLanes);
+      args.cols = w.cols;
+      args.xq = xq;
+      args.x = x.data;
+      args.x_stride = x.stride;
+      args.n = x.rows;
+      args.bias = target.bias.data != nullptr ? target.bias.data + row : nullptr;
+      args.out = target.out.data + row;
+      args.out_stride = target.out.stride;
+      const cpu::MatMulFn matmul = kernels_.matmul[static_cast<size_t>(w.dtype)];
+      const uint64_t group_bytes = cpu::PackedGroupBytes(w.dtype, w.cols);
+      if (w.layout == Layout::kRows16) {
+        args.weight = w.data + static_cast<uint64_t>(low) * group_bytes;
+        matmul(args);
+        continue;
+      }
+      const uint64_t row_bytes = RowBytes(w.dtype, static_cast<uint64_t>(w.cols));
+      std::byte* packed = worker_packed_[static_cast<size_t>(worker)].Get(group_bytes);
+      for (int32_t g = 0; g < args.groups; ++g) {
+        cpu::MatMulArgs one = args;
+        one.groups = 1;
+        one.rows = std::min(args.rows - g * kLanes, kLanes);
+        one.weight = packed;
+        one.out = args.out + g * kLanes;
+        if (one.bias != nullptr) one.bias += g * kLanes;
+        cpu::PackGroup(w.dtype, w.cols, one.rows,
+                       w.data + static_cast<uint64_t>(row + g * kLanes) * row_bytes, packed);
+        matmul(one);
+      }
+    }
+  };
+  if (work * x.rows < kForkElements) {
+    run(0, groups, 0);
+    return absl::OkStatus();
+  }
+  const int64_t grain = std::clamp<int64_t>(groups / (team_->size() * 8), 1, 64);
+  team_->ParallelFor(groups, grain, run);
+  return absl::OkStatus();
+}
+
+void CpuBackend::PrepareAngles(std::span<const int32_t> positions, const RopeParams& p) {
+  const RopeParams& old = angle_params_;
+  const float* factors = p.frequency_factors.data;
+  const size_t count = factors != nullptr ? static_cast<size_t>(p.dim / 2) : 0;
+  const bool same =
+      old.dim == p.dim && old.base == p.base && old.position_scale == p.position_scale &&
+      old.yarn_ext_factor == p.yarn_ext_factor && old.yarn_attn_factor == p.yarn_attn_factor &&
+      old.yarn_beta_fast == p.yarn_beta_fast && old.yarn_beta_slow == p.yarn_beta_slow &&
+      old.yarn_original_context == p.yarn_original_context && angle_factors_.size() == count &&
+      std::equal(angle_factors_.begin(), angle_factors_.end(), factors) &&
+      std::equal(positions.begin(), positions.end(), angle_positions_.begin(),
+                 angle_positions_.end());
+  if (same) return;
+  angle_params_ = p;
+  angle_positions_.assign(positions.begin(), positions.end());
+  angle_factors_.assign(factors, factors + count);
+  angles_.resize(positions.size() * static_cast<size_t>(p.dim));
+  const RopeTable table(p);
+  ForRows(static_cast<int64_t>(positions.size()), p.dim * 16, [&](int64_t r) {
+    float* to = angles_.data() + r * p.dim;
+    table.Angles(positions[static_cast<size_t>(r)], to, to + p.dim / 2);
+  });
+}
+
+absl::Status CpuBackend::Attention(Matrix q, const AttentionParams& params,
+                                   const KvGeometry& geometry, const BatchRows& batch, Matrix out) {
+  RETURN_IF_ERROR(CheckAttention(q, params, geometry, batch, out));
+  const int32_t group = params.heads / geometry.kv_heads;
+  // A task is some units (row, head of the group) of one KV head of one sequence. With fewer than
+  // one a worker, heads of a group are split too, at the cost of reading keys twice.
+  struct Task {
+    const SequenceRows* sequence;
+    int32_t kv_head;
+    int64_t first;
+    int64_t last;
+  };
+  std::vector<Task> tasks;
+  int64_t pairs = 0;
+  for (const SequenceRows& s : batch.sequences) pairs += s.rows > 0 ? geometry.kv_heads : 0;
+  for (const SequenceRows& s : batch.sequences) {
+    const int64_t units = int64_t{s.rows} * group;
+    int64_t step = cpu::kAttentionUnits * 4;
+    if (pairs < 2 * team_->size()) {
+      step = std::min<int64_t>(cpu::kAttentionUnits, (units + team_->size() - 1) / team_->size());
+    }
+    // Units at the end see the most keys: they go first.
+    for (int64_t first = units > 0 ? (units - 1) / step * step : -1; first >= 0; first -= step) {
+      for (int32_t h = 0; h < geometry.kv_heads; ++h) {
+        tasks.push_back({&s, h, first, std::min(units, first + step)});
+      }
+    }
+  }
+  const int64_t scratch = cpu::AttentionScratch(geometry.key_dim, geometry.value_dim);
+  const auto run = [&](int64_t begin, int64_t end, int worker) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Task& task = tasks[static_cast<size_t>(i)];
+      const SequenceRows& s = *task.sequence;
+      cpu::AttentionArgs args = {};
+      const int64_t head = int64_t{task.kv_head} * group;
+      args.q = q.row(s.first_row) + head * geometry.key_dim;
+      args.q_stride = q.stride;
+      args.out = out.row(s.first_row) + head * geometry.value_dim;
+      args.out_stride = out.stride;
+      args.blocks = s.blocks.data();
+      args.key_offset = geometry.key_offset(params.layer, task.kv_head);
+      args.value_offset = geometry.value_offset(params.layer, task.kv_head);
+      args.kv_dtype = geometry.dtype;
+      args.key_dim = geometry.key_dim;
+      args.value_dim = geometry.value_dim;
+      args.group = group;
+      args.start = s.start;
+      args.scale = params.scale;
+      args.window = params.window;
+      args.softcap = params.softcap;
+      args.sinks = params.sinks.data != nullptr ? params.sinks.data + head : nullptr;
+      args.scratch =
+          worker_floats_[static_cast<size_t>(worker)].Get(static_cast<size_t>(scratch));
+      kernels_.attention(args, task.first, task.last);
+    }
+  };
+  const int64_t count = static_cast<int64_t>(tasks.size());
+  if (count == 0) return absl::OkStatus();
+  team_->ParallelFor(count, 1, run);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<CpuVariant> CpuVariants() {
+  std::vector<CpuVariant> variants;
+  for (const cpu::Variant& v : cpu::AllVariants()) {
+    variants.push_back({std::string(v.name), std::string(v.needs), v.supported});
+  }
+  return variants;
+}
+
+std::string BestCpuVariant() {
+  std::string best;
+  for (const cpu::Variant& v : cpu::AllVariants()) {
+    if (v.supported) best = v.name;
+  }
+  return best;
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::string_view variant,
+                                                          ThreadTeam* team) {
+  const std::string wanted = variant == "auto" ? BestCpuVariant() : std::string(variant);
+  std::string known;
+  const cpu::VariantList variants = cpu::AllVariants();
+  for (const cpu::Variant& v : variants) {
+    known += fmt::format("{}{}{}", known.empty() ? "" : ", ", v.name,
+                         v.supported ? "" : " (not on this machine)");
+  }
+  for (const cpu::Variant& v : variants) {
+    if (v.name != wanted) continue;
+    if (!v.supported) {
+      return absl::FailedPreconditionError(fmt::format(
+          "CPU variant {} needs {}; this machine has: {}", v.name, v.needs, known));
+    }
+    std::unique_ptr<Backend> backend =
+        std::make_unique<CpuBackend>(std::string(v.name), *v.kernels, team);
+    return backend;
+  }
+  return absl::NotFoundError(fmt::format("no CPU variant '{}'; there are: {}", wanted, known));
+}
+
+}  // namespace terrace::ops

@@ -1,0 +1,103 @@
+// The table of kernels that a CPU variant provides. Each variant's translation unit is compiled for
+// its own instruction set from the same source (kernels_impl.h over a simd_*.h), so this header holds
+// plain structs only: nothing here may instantiate code that the linker could share between variants.
+//
+// Kernels work on ranges, take checked arguments, do not allocate, and may be called by several
+// threads on disjoint ranges. A result depends neither on how ranges are cut nor on the other rows.
+#ifndef TERRACE_OPS_CPU_KERNELS_H_
+#define TERRACE_OPS_CPU_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/types.h"
+#include "tensor/dtype.h"
+
+namespace terrace::ops::cpu {
+
+inline constexpr int kLanes = 16;       // rows of a packed group
+inline constexpr int kBlock = 32;       // activations that share a scale
+
+// Activation rows a tile is padded to, so that kernels exist for few heights only.
+inline constexpr int PaddedRows(int rows) { return rows <= 4 ? rows : (rows + 1) / 2 * 2; }
+
+// 32 activations of one row, quantised to int8: x ~ d * q. One cache line.
+struct alignas(64) XBlock {
+  int8_t q[kBlock];
+  float d;             // largest magnitude / 127; NaN if the block held a NaN or an infinity
+  float ds;            // d * sum(q), and the same for each half
+  float ds_half[2];
+  int32_t neg_sum;     // -sum(q), and the same for each half
+  int32_t neg_sum_half[2];
+  int32_t unused;
+};
+static_assert(sizeof(XBlock) == 64);
+
+// Quantised rows lie in tiles of Kernels::tile_rows rows: [tile][block][row in tile]; the last tile
+// has PaddedRows(what is left) rows.
+struct MatMulArgs {
+  const std::byte* weight;    // the first packed group
+  int32_t groups;             // packed groups (of 16 rows) to compute
+  int32_t rows;               // output features in them; the last group may be partial
+  int32_t cols;
+  const XBlock* xq;           // quantised formats
+  const float* x;             // float formats
+  int64_t x_stride;
+  int32_t n;                  // activation rows
+  const float* bias;          // of the first output feature, or null
+  float* out;                 // of the first output feature; row r at out + r * out_stride
+  int64_t out_stride;
+};
+using MatMulFn = void (*)(const MatMulArgs&);
+
+struct AttentionArgs {
+  const float* q;             // row 0 of the sequence, first query head of the KV head's group
+  int64_t q_stride;
+  float* out;
+  int64_t out_stride;
+  const std::byte* const* blocks;
+  size_t key_offset;          // of this layer and KV head, in a block
+  size_t value_offset;
+  KvDType kv_dtype;
+  int32_t key_dim;
+  int32_t value_dim;
+  int32_t group;              // query heads that share the KV head
+  int32_t start;              // position of row 0
+  float scale;
+  int32_t window;
+  float softcap;
+  const float* sinks;         // [group] or null
+  float* scratch;             // AttentionScratch() floats, this thread's own
+};
+// Query units (row, head) that one pass over keys and values serves.
+inline constexpr int kAttentionUnits = 8;
+inline constexpr int kAttentionChunk = 64;  // keys between two corrections of the running maximum
+inline constexpr int64_t AttentionScratch(int32_t key_dim, int32_t value_dim) {
+  return int64_t{kAttentionUnits} * (key_dim + value_dim + 2 * kLanes + kAttentionChunk) +
+         2 * kLanes;
+}
+
+struct Kernels {
+  int tile_rows;  // activation rows that one pass over a row group serves
+  // y = W x for each packed dtype; null where the dtype is not a matrix type.
+  MatMulFn matmul[kDTypeCount];
+  // Quantises one row into blocks that lie `stride` records apart.
+  void (*quantize_row)(const float* x, int32_t cols, XBlock* out, int64_t stride);
+  void (*rms_norm)(const float* x, const float* weight, int32_t n, float eps, float* out);
+  void (*glu)(Activation activation, const float* gate, const float* up, int32_t n, float* out);
+  void (*add)(float* x, const float* y, int32_t n);
+  void (*scale)(float* x, float scale, int32_t n);
+  void (*softcap)(float* x, float cap, int32_t n);
+  // Rotates `heads` heads of one row by dim / 2 cosines and sines.
+  void (*rope)(float* x, int32_t heads, int32_t head_dim, int32_t dim, bool halves,
+               const float* cosines, const float* sines);
+  // Stores one token's vector into a tile; `transposed` for keys.
+  void (*store_kv)(const float* x, int32_t dim, KvDType dtype, bool transposed, int32_t token,
+                   std::byte* tile);
+  // Units [first, last) of a sequence, unit = row * group + head in group.
+  void (*attention)(const AttentionArgs& args, int64_t first, int64_t last);
+};
+
+}  // namespace terrace::ops::cpu
+
+#endif  // TERRACE_OPS_CPU_KERNELS_H_

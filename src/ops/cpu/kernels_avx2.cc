@@ -1,0 +1,15 @@
+// The "avx2" variant: the kernels over simd_avx2.h, compiled for its instructions only.
+#if defined(__x86_64__)
+
+#include "ops/cpu/simd_avx2.h"
+// The kernels need the lanes above.
+#include "ops/cpu/kernels_impl.h"
+#include "ops/cpu/variants.h"
+
+namespace terrace::ops::cpu {
+
+const Kernels& Avx2Kernels() { return kKernels; }
+
+}  // namespace terrace::ops::cpu
+
+#endif  // defined(__x86_64__)

@@ -1,0 +1,864 @@
+// The kernels, written once over sixteen lanes: F (floats), I (int32), B (64 bytes). A variant's
+// translation unit includes its simd_*.h, then this file. Everything has internal linkage, and no
+// library template is used, so that code for one instruction set cannot leak into another variant.
+//
+// Sums run in one fixed order for each result: blocks of a row in order, one accumulator (float
+// formats: four, by column mod 4; attention: keys in order inside chunks of 64). Results therefore do
+// not depend on tiling, on the split over threads or on other rows of a batch.
+#ifndef TERRACE_OPS_CPU_KERNELS_IMPL_H_
+#define TERRACE_OPS_CPU_KERNELS_IMPL_H_
+
+#include "ops/cpu/kernels.h"
+
+namespace terrace::ops::cpu {
+namespace {
+
+// ---- Elementwise mathematics ----------------------------------------------------------------------
+
+// e^x within 2 ulp for x in [-87.3, 88]; below that 0, above it e^88. NaN stays NaN.
+inline F Exp(F x) {
+  const F low = Set1(-87.3f);
+  const F clamped = Min(Set1(88.0f), Max(low, x));
+  const I n = RoundToI(Mul(clamped, Set1(1.44269504f)));
+  const F nf = ToF(n);
+  F r = Fma(nf, Set1(-0.693359375f), clamped);
+  r = Fma(nf, Set1(2.12194440e-4f), r);
+  F p = Set1(1.0f / 5040);
+  p = Fma(p, r, Set1(1.0f / 720));
+  p = Fma(p, r, Set1(1.0f / 120));
+  p = Fma(p, r, Set1(1.0f / 24));
+  p = Fma(p, r, Set1(1.0f / 6));
+  p = Fma(p, r, Set1(0.5f));
+  p = Fma(p, r, Set1(1.0f));
+  p = Fma(p, r, Set1(1.0f));
+  const F scaled = AsF(AddI(AsI(p), ShlI<23>(n)));
+  return SelectBelow(x, low, Set1(0.0f), scaled);
+}
+
+// tanh within 4 ulp: a series near zero, else through Exp.
+inline F Tanh(F x) {
+  const F squared = Mul(x, x);
+  F p = Set1(62.0f / 2835);
+  p = Fma(p, squared, Set1(-17.0f / 315));
+  p = Fma(p, squared, Set1(2.0f / 15));
+  p = Fma(p, squared, Set1(-1.0f / 3));
+  const F near = Fma(Mul(p, squared), x, x);
+  const F clamped = Min(Set1(15.0f), Max(Set1(-15.0f), x));
+  const F e = Exp(Add(clamped, clamped));
+  const F far = Div(Sub(e, Set1(1.0f)), Add(e, Set1(1.0f)));
+  return SelectBelow(Abs(x), Set1(0.2f), near, far);
+}
+
+// Calls op(i, count) for [0, n) in steps of 16 lanes; count is 16 or what is left.
+template <typename Op>
+inline void ForLanes(int32_t n, Op op) {
+  int32_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) op(i, kLanes);
+  if (i < n) op(i, n - i);
+}
+inline F LoadN(const float* p, int n) { return n == kLanes ? Load(p) : LoadPart(p, n); }
+inline void StoreN(float* p, F x, int n) { n == kLanes ? Store(p, x) : StorePart(p, x, n); }
+
+void GluRow(Activation activation, const float* gate, const float* up, int32_t n, float* out) {
+  const F one = Set1(1.0f);
+  ForLanes(n, [&](int32_t i, int count) {
+    const F g = LoadN(gate + i, count);
+    F exponent = Sub(Set1(0.0f), g);
+    if (activation == Activation::kGeluTanh) {
+      // 0.5 (1 + tanh(u)) = 1 / (1 + e^-2u), u = sqrt(2 / pi) (g + 0.044715 g^3)
+      const F cubic = Fma(Mul(Mul(g, g), Set1(0.044715f)), g, g);
+      exponent = Mul(cubic, Set1(-1.5957691216057308f));
+    }
+    const F activated = Div(g, Add(one, Exp(exponent)));
+    StoreN(out + i, Mul(activated, LoadN(up + i, count)), count);
+  });
+}
+
+void AddRow(float* x, const float* y, int32_t n) {
+  ForLanes(n, [&](int32_t i, int count) {
+    StoreN(x + i, Add(LoadN(x + i, count), LoadN(y + i, count)), count);
+  });
+}
+
+void ScaleRow(float* x, float scale, int32_t n) {
+  const F s = Set1(scale);
+  ForLanes(n, [&](int32_t i, int count) { StoreN(x + i, Mul(LoadN(x + i, count), s), count); });
+}
+
+void SoftcapRow(float* x, float cap, int32_t n) {
+  const F c = Set1(cap);
+  ForLanes(n, [&](int32_t i, int count) {
+    StoreN(x + i, Mul(c, Tanh(Div(LoadN(x + i, count), c))), count);
+  });
+}
+
+void RmsNormRow(const float* x, const float* weight, int32_t n, float eps, float* out) {
+  F sum[4] = {Set1(0), Set1(0), Set1(0), Set1(0)};
+  int32_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    for (int j = 0; j < 4; ++j) {
+      const F v = Load(x + i + j * kLanes);
+      sum[j] = Fma(v, v, sum[j]);
+    }
+  }
+  for (; i < n; i += kLanes) {
+    const F v = LoadN(x + i, n - i < kLanes ? n - i : kLanes);
+    sum[0] = Fma(v, v, sum[0]);
+  }
+  const float total = ReduceAdd(Add(Add(sum[0], sum[1]), Add(sum[2], sum[3])));
+  const F scale = Set1(1.0f / __builtin_sqrtf(total / static_cast<float>(n) + eps));
+  ForLanes(n, [&](int32_t k, int count) {
+    StoreN(out + k, Mul(Mul(LoadN(x + k, count), scale), LoadN(weight + k, count)), count);
+  });
+}
+
+void RopeRow(float* x, int32_t heads, int32_t head_dim, int32_t dim, bool halves,
+             const float* cosines, const float* sines) {
+  const int32_t pairs = dim / 2;
+  for (int32_t h = 0; h < heads; ++h) {
+    float* head = x + static_cast<int64_t>(h) * head_dim;
+    if (!halves) {
+      for (int32_t i = 0; i < pairs; ++i) {
+        const float a = head[2 * i];
+        const float b = head[2 * i + 1];
+        head[2 * i] = a * cosines[i] - b * sines[i];
+        head[2 * i + 1] = a * sines[i] + b * cosines[i];
+      }
+      continue;
+    }
+    ForLanes(pairs, [&](int32_t i, int count) {
+      const F a = LoadN(head + i, count);
+      const F b = LoadN(head + pairs + i, count);
+      const F c = LoadN(cosines + i, count);
+      const F s = LoadN(sines + i, count);
+      StoreN(head + i, Sub(Mul(a, c), Mul(b, s)), count);
+      StoreN(head + pairs + i, Fma(a, s, Mul(b, c)), count);
+    });
+  }
+}
+
+// ---- Activation quantisation ----------------------------------------------------------------------
+
+void QuantizeRow(const float* x, int32_t cols, XBlock* out, int64_t stride) {
+  const I magnitude = SetI(0x7fffffff);
+  for (int32_t c = 0; c < cols; c += kBlock, out += stride) {
+    const F x0 = Load(x + c);
+    const F x1 = Load(x + c + kLanes);
+    // As integers, magnitudes of floats are in order, with infinity and then NaN above all.
+    const int32_t bits = ReduceMaxI(MaxI(AndI(AsI(x0), magnitude), AndI(AsI(x1), magnitude)));
+    float largest;
+    __builtin_memcpy(&largest, &bits, sizeof(largest));
+    float d = largest * (1.0f / 127.0f);
+    float inverse = 127.0f / largest;
+    if (largest < 1e-30f) d = inverse = 0.0f;
+    if (bits >= 0x7f800000) {
+      d = __builtin_nanf("");
+      inverse = 0.0f;
+    }
+    const I q0 = RoundToI(Mul(x0, Set1(inverse)));
+    const I q1 = RoundToI(Mul(x1, Set1(inverse)));
+    StoreI8(out->q, q0);
+    StoreI8(out->q + kLanes, q1);
+    const int32_t s0 = ReduceAddI(q0);
+    const int32_t s1 = ReduceAddI(q1);
+    out->d = d;
+    out->ds = d * static_cast<float>(s0 + s1);
+    out->ds_half[0] = d * static_cast<float>(s0);
+    out->ds_half[1] = d * static_cast<float>(s1);
+    out->neg_sum = -(s0 + s1);
+    out->neg_sum_half[0] = -s0;
+    out->neg_sum_half[1] = -s1;
+    out->unused = 0;
+  }
+}
+
+// ---- Matrix multiplication, block formats ---------------------------------------------------------
+
+// Tables of the 4-bit code books, biased to be unsigned.
+alignas(16) constexpr uint8_t kIq4Table[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                                               129, 141, 153, 166, 181, 197, 217, 241};
+alignas(16) constexpr uint8_t kMxfp4Table[16] = {16, 17, 18, 19, 20, 22, 24, 28,
+                                                 16, 15, 14, 13, 12, 10, 8,  4};
+alignas(16) constexpr uint8_t kIq3Table[16] = {17, 19, 21, 23, 25, 27, 29, 31,
+                                               15, 13, 11, 9,  7,  5,  3,  1};
+
+enum class Extra { kNone, kMin, kBias };
+
+// A packed block format (packing.h). kOffsetShift: log2 of what is subtracted from codes, -1 for
+// nothing. kSub: columns that share a sub-scale, 0 for none.
+template <int kBits, int kOffsetShift, int kSub, Extra kExtra, int kElements, const uint8_t* kTable,
+          bool kE8M0 = false>
+struct Format {
+  static constexpr int kCodeBits = kBits;
+  static constexpr int kGroups = kElements / kBlock;
+  static constexpr int kSubs = kSub == 0 ? 0 : kBlock / kSub;
+  static constexpr bool kHalves = kSub == 16;  // two scales in 32 columns
+  static constexpr bool kHasExtra = kExtra != Extra::kNone;
+  static constexpr bool kMin = kExtra == Extra::kMin;
+  static constexpr int kDBytes = kE8M0 ? 16 : 32;
+  static constexpr int kHeader = kDBytes + (kHasExtra ? 32 : 0);
+  static constexpr int kScaleBytes = kSubs * 16;
+  static constexpr int kMinBytes = kMin ? kSubs * 16 : 0;
+  static constexpr int kGroupBytes = kScaleBytes + kMinBytes + kBits * 64;
+  static constexpr int kBlockBytes = kHeader + kGroups * kGroupBytes;
+  static constexpr int kShift = kOffsetShift;
+  static constexpr bool kWide = kBits == 8 || kTable == kIq4Table;
+
+  static F LoadD(const uint8_t* p) {
+    if constexpr (kE8M0) {
+      // 2^(e - 128); the bounds are what e = 0 and e = 255 mean.
+      const F power = Mul(AsF(ShlI<23>(LoadU8(p))), Set1(0.5f));
+      return Min(Set1(0x1p127f), Max(Set1(0x1p-128f), power));
+    } else {
+      return LoadHalf(p);
+    }
+  }
+  // The eight units of 32 columns as unsigned bytes.
+  static inline __attribute__((always_inline)) void Unpack(const uint8_t* p, B* w) {
+    if constexpr (kBits == 8) {
+      for (int g = 0; g < 8; ++g) w[g] = LoadBytes(p + g * 64);
+    } else if constexpr (kBits >= 4) {
+      for (int j = 0; j < 4; ++j) {
+        const B v = LoadBytes(p + j * 64);
+        w[j] = And(v, 15);
+        w[j + 4] = And(Shr<4>(v), 15);
+      }
+    } else {
+      for (int j = 0; j < 2; ++j) {
+        const B v = LoadBytes(p + j * 64);
+        w[j] = And(v, 3);
+        w[j + 2] = And(Shr<2>(v), 3);
+        w[j + 4] = And(Shr<4>(v), 3);
+        w[j + 6] = And(Shr<6>(v), 3);
+      }
+    }
+    if constexpr (kBits == 5) AddBits<4>(LoadBytes(p + 256), w);
+    if constexpr (kBits == 3) AddBits<2>(LoadBytes(p + 128), w);
+    if constexpr (kBits == 6) {
+      for (int j = 0; j < 2; ++j) {
+        const B v = LoadBytes(p + 256 + j * 64);
+        w[j] = Or(w[j], And(Shl<4>(v), 0x30));
+        w[j + 2] = Or(w[j + 2], And(Shl<2>(v), 0x30));
+        w[j + 4] = Or(w[j + 4], And(v, 0x30));
+        w[j + 6] = Or(w[j + 6], And(Shr<2>(v), 0x30));
+      }
+    }
+    if constexpr (kTable != nullptr) {
+      const B table = LoadTable(kTable);
+      for (int g = 0; g < 8; ++g) w[g] = Lookup(table, w[g]);
+    }
+  }
+
+  // Bit g of the plane is bit kTo of unit g.
+  template <int kTo>
+  static inline __attribute__((always_inline)) void AddBits(B plane, B* w) {
+    constexpr uint8_t kMask = 1 << kTo;
+    w[0] = Or(w[0], And(Shl<kTo>(plane), kMask));
+    w[1] = Or(w[1], And(Shl<kTo - 1>(plane), kMask));
+    w[2] = Or(w[2], And(Move<kTo - 2>(plane), kMask));
+    w[3] = Or(w[3], And(Move<kTo - 3>(plane), kMask));
+    w[4] = Or(w[4], And(Move<kTo - 4>(plane), kMask));
+    w[5] = Or(w[5], And(Move<kTo - 5>(plane), kMask));
+    w[6] = Or(w[6], And(Move<kTo - 6>(plane), kMask));
+    w[7] = Or(w[7], And(Move<kTo - 7>(plane), kMask));
+  }
+  template <int kBy>
+  static B Move(B x) {
+    if constexpr (kBy > 0) {
+      return Shl<kBy>(x);
+    } else if constexpr (kBy < 0) {
+      return Shr<-kBy>(x);
+    } else {
+      return x;
+    }
+  }
+};
+
+// acc[t] += 16 rows times 32 columns of activation row t, for the rows of one tile.
+template <class Fm, int kTile>
+inline __attribute__((always_inline)) void AddGroup(const uint8_t* planes, const F* scale,
+                                                    const F* extra, const XBlock* x, F* acc) {
+  B w[8];
+  Fm::Unpack(planes, w);
+#pragma GCC unroll 16
+  for (int t = 0; t < kTile; ++t) {
+    const XBlock& b = x[t];
+    if constexpr (Fm::kHalves) {
+      I a0 = Fm::kShift >= 0 ? ShlI<Fm::kShift >= 0 ? Fm::kShift : 0>(SetI(b.neg_sum_half[0]))
+                             : ZeroI();
+      I a1 = Fm::kShift >= 0 ? ShlI<Fm::kShift >= 0 ? Fm::kShift : 0>(SetI(b.neg_sum_half[1]))
+                             : ZeroI();
+      for (int g = 0; g < 4; ++g) {
+        a0 = Dot4<Fm::kWide>(a0, w[g], b.q + 4 * g);
+        a1 = Dot4<Fm::kWide>(a1, w[g + 4], b.q + 4 * g + 16);
+      }
+      const F sum = Fma(ToF(a0), scale[0], Mul(ToF(a1), scale[1]));
+      acc[t] = Fma(sum, Set1(b.d), acc[t]);
+      if constexpr (Fm::kHasExtra) {
+        acc[t] = Fma(extra[0], Set1(b.ds_half[0]), acc[t]);
+        acc[t] = Fma(extra[1], Set1(b.ds_half[1]), acc[t]);
+      }
+    } else {
+      I a = Fm::kShift >= 0 ? ShlI<Fm::kShift >= 0 ? Fm::kShift : 0>(SetI(b.neg_sum)) : ZeroI();
+      for (int g = 0; g < 8; ++g) a = Dot4<Fm::kWide>(a, w[g], b.q + 4 * g);
+      acc[t] = Fma(Mul(ToF(a), scale[0]), Set1(b.d), acc[t]);
+      if constexpr (Fm::kHasExtra) acc[t] = Fma(extra[0], Set1(b.ds), acc[t]);
+    }
+  }
+}
+
+// One group of 16 output features against one tile of activation rows.
+template <class Fm, int kTile>
+void QuantTile(const uint8_t* weight, int32_t cols, const XBlock* x, F* out) {
+  F acc[kTile];
+  for (int t = 0; t < kTile; ++t) acc[t] = Set1(0.0f);
+  for (int32_t c = 0; c < cols; c += Fm::kGroups * kBlock) {
+    const F d = Fm::LoadD(weight);
+    F dextra = Set1(0.0f);
+    if constexpr (Fm::kHasExtra) dextra = LoadHalf(weight + Fm::kDBytes);
+    if constexpr (Fm::kMin) dextra = Sub(Set1(0.0f), dextra);
+    const uint8_t* group = weight + Fm::kHeader;
+    for (int g = 0; g < Fm::kGroups; ++g) {
+      Prefetch(group + 1536);
+      Prefetch(group + 1600);
+      Prefetch(group + 1664);
+      Prefetch(group + 1728);
+      if constexpr (Fm::kCodeBits == 8) {
+        for (int j = 4; j < 8; ++j) Prefetch(group + 1536 + j * 64);
+      }
+      F scale[2] = {d, d};
+      F extra[2] = {dextra, dextra};
+      for (int s = 0; s < Fm::kSubs; ++s) {
+        scale[s] = Mul(d, ToF(LoadI8(group + s * 16)));
+        if constexpr (Fm::kMin) {
+          extra[s] = Mul(dextra, ToF(LoadU8(group + Fm::kScaleBytes + s * 16)));
+        }
+      }
+      AddGroup<Fm, kTile>(group + Fm::kScaleBytes + Fm::kMinBytes, scale, extra, x, acc);
+      group += Fm::kGroupBytes;
+      x += kTile;
+    }
+    weight += Fm::kBlockBytes;
+  }
+  for (int t = 0; t < kTile; ++t) out[t] = acc[t];
+}
+
+// Adds the bias and writes tile results: lanes are output features, tile rows activation rows.
+inline void WriteTile(const MatMulArgs& a, const F* acc, int32_t group, int32_t row, int count) {
+  const int32_t first = group * kLanes;
+  const int lanes = a.rows - first < kLanes ? a.rows - first : kLanes;
+  const F bias = a.bias != nullptr ? LoadN(a.bias + first, lanes) : Set1(0.0f);
+  for (int t = 0; t < count; ++t) {
+    StoreN(a.out + (row + t) * a.out_stride + first, Add(acc[t], bias), lanes);
+  }
+}
+
+// Rows of activations that stay in the second-level cache while row groups pass over them.
+inline int32_t ChunkRows(int32_t bytes_a_row, int tile) {
+  constexpr int32_t kChunkBytes = 384 << 10;
+  const int32_t rows = kChunkBytes / (bytes_a_row < 1 ? 1 : bytes_a_row) / tile * tile;
+  return rows < tile ? tile : rows;
+}
+
+template <class Fm>
+void QuantMatMul(const MatMulArgs& a) {
+  const int32_t blocks = a.cols / kBlock;
+  const int32_t group_bytes = a.cols / (Fm::kGroups * kBlock) * Fm::kBlockBytes;
+  const int32_t chunk = ChunkRows(blocks * static_cast<int32_t>(sizeof(XBlock)), kTileRows);
+  for (int32_t n0 = 0; n0 < a.n; n0 += chunk) {
+    const int32_t n1 = n0 + chunk < a.n ? n0 + chunk : a.n;
+    for (int32_t g = 0; g < a.groups; ++g) {
+      const uint8_t* weight = reinterpret_cast<const uint8_t*>(a.weight) +
+                              static_cast<int64_t>(g) * group_bytes;
+      for (int32_t n = n0; n < n1; n += kTileRows) {
+        const int count = n1 - n < kTileRows ? n1 - n : kTileRows;
+        const XBlock* x = a.xq + static_cast<int64_t>(n) * blocks;
+        F acc[kTileRows];
+        switch (PaddedRows(count)) {
+          case 1: QuantTile<Fm, 1>(weight, a.cols, x, acc); break;
+          case 2: QuantTile<Fm, 2>(weight, a.cols, x, acc); break;
+          case 3: QuantTile<Fm, 3>(weight, a.cols, x, acc); break;
+          case 4: QuantTile<Fm, 4>(weight, a.cols, x, acc); break;
+          default:
+            if constexpr (kTileRows > 4) {
+              switch (PaddedRows(count)) {
+                case 6: QuantTile<Fm, 6>(weight, a.cols, x, acc); break;
+                case 8: QuantTile<Fm, 8>(weight, a.cols, x, acc); break;
+                case 10: QuantTile<Fm, 10>(weight, a.cols, x, acc); break;
+                default: QuantTile<Fm, 12>(weight, a.cols, x, acc); break;
+              }
+            }
+        }
+        WriteTile(a, acc, g, n, count);
+      }
+    }
+  }
+}
+
+// ---- Matrix multiplication, float formats ---------------------------------------------------------
+
+struct WeightF32 {
+  static constexpr bool kPaired = false;
+  static constexpr int kPairBytes = 128;
+  static void LoadPair(const uint8_t* p, F* w) {
+    w[0] = Load(reinterpret_cast<const float*>(p));
+    w[1] = Load(reinterpret_cast<const float*>(p + 64));
+  }
+};
+struct WeightF16 {
+  static constexpr bool kPaired = false;
+  static constexpr int kPairBytes = 64;
+  static void LoadPair(const uint8_t* p, F* w) {
+    w[0] = LoadHalf(p);
+    w[1] = LoadHalf(p + 32);
+  }
+};
+struct WeightBF16 {
+  static constexpr bool kPaired = true;  // padded to whole pairs
+  static constexpr int kPairBytes = 64;
+  static void LoadPair(const uint8_t* p, F* w) {
+    const I pairs = LoadI(p);
+    w[0] = AsF(ShlI<16>(pairs));
+    w[1] = AsF(AndI(pairs, SetI(static_cast<int32_t>(0xffff0000u))));
+  }
+};
+// FP8: the bits are those of a float32 with the exponent's bias to be made up by a factor. What is
+// not finite in the format stays not finite.
+template <int kMantissa>
+struct WeightF8 {
+  static constexpr bool kPaired = false;
+  static constexpr int kPairBytes = 32;
+  static F LoadOne(const uint8_t* p) {
+    const I bits = LoadU8(p);
+    const I sign = ShlI<24>(AndI(bits, SetI(0x80)));
+    const F magnitude = Mul(AsF(ShlI<23 - kMantissa>(AndI(bits, SetI(0x7f)))),
+                            Set1(kMantissa == 3 ? 0x1p120f : 0x1p112f));
+    const F limit = Set1(kMantissa == 3 ? 480.0f : 65536.0f);
+    const F value = SelectBelow(magnitude, limit, magnitude, Set1(__builtin_nanf("")));
+    return AsF(AddI(AsI(value), sign));
+  }
+  static void LoadPair(const uint8_t* p, F* w) {
+    w[0] = LoadOne(p);
+    w[1] = LoadOne(p + 16);
+  }
+};
+
+inline constexpr int kFloatTile = kTileRows > 4 ? 6 : 2;
+
+template <class W, int kTile>
+void FloatTile(const uint8_t* weight, int32_t cols, const float* x, int64_t stride, F* out) {
+  F acc[kTile][4];
+  for (int t = 0; t < kTile; ++t) {
+    for (int j = 0; j < 4; ++j) acc[t][j] = Set1(0.0f);
+  }
+  int32_t c = 0;
+  for (; c + 4 <= cols; c += 4) {
+    F w[4];
+    W::LoadPair(weight, w);
+    W::LoadPair(weight + W::kPairBytes, w + 2);
+    Prefetch(weight + 2048);
+    Prefetch(weight + 2112);
+    weight += 2 * W::kPairBytes;
+#pragma GCC unroll 16
+    for (int t = 0; t < kTile; ++t) {
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) acc[t][j] = Fma(w[j], Set1(x[t * stride + c + j]), acc[t][j]);
+    }
+  }
+  for (; c < cols; c += 2) {
+    // The last pair of an odd width is half there: in BF16 padded, else not to be read.
+    const bool whole = c + 2 <= cols;
+    alignas(64) uint8_t last[W::kPairBytes] = {};
+    const int bytes = whole || W::kPaired ? W::kPairBytes : W::kPairBytes / 2;
+    __builtin_memcpy(last, weight, static_cast<size_t>(bytes));
+    F w[2];
+    W::LoadPair(last, w);
+    weight += W::kPairBytes;
+    for (int t = 0; t < kTile; ++t) {
+      for (int j = 0; j < (whole ? 2 : 1); ++j) {
+        acc[t][j] = Fma(w[j], Set1(x[t * stride + c + j]), acc[t][j]);
+      }
+    }
+  }
+  for (int t = 0; t < kTile; ++t) {
+    out[t] = Add(Add(acc[t][0], acc[t][1]), Add(acc[t][2], acc[t][3]));
+  }
+}
+
+template <class W>
+void FloatMatMul(const MatMulArgs& a) {
+  const int64_t group_bytes = W::kPaired ? int64_t{(a.cols + 1) / 2} * W::kPairBytes
+                                         : int64_t{a.cols} * (W::kPairBytes / 2);
+  const int32_t chunk = ChunkRows(a.cols * 4, kFloatTile);
+  for (int32_t n0 = 0; n0 < a.n; n0 += chunk) {
+    const int32_t n1 = n0 + chunk < a.n ? n0 + chunk : a.n;
+    for (int32_t g = 0; g < a.groups; ++g) {
+      const uint8_t* weight = reinterpret_cast<const uint8_t*>(a.weight) + g * group_bytes;
+      for (int32_t n = n0; n < n1;) {
+        const int left = n1 - n;
+        const float* x = a.x + n * a.x_stride;
+        F acc[kFloatTile];
+        int count = left < kFloatTile ? left : kFloatTile;
+        if (count == 5) count = 4;
+        switch (count) {
+          case 1: FloatTile<W, 1>(weight, a.cols, x, a.x_stride, acc); break;
+          case 2: FloatTile<W, 2>(weight, a.cols, x, a.x_stride, acc); break;
+          default:
+            if constexpr (kFloatTile > 2) {
+              switch (count) {
+                case 3: FloatTile<W, 3>(weight, a.cols, x, a.x_stride, acc); break;
+                case 4: FloatTile<W, 4>(weight, a.cols, x, a.x_stride, acc); break;
+                default: FloatTile<W, 6>(weight, a.cols, x, a.x_stride, acc); break;
+              }
+            }
+        }
+        WriteTile(a, acc, g, n, count);
+        n += count;
+      }
+    }
+  }
+}
+
+// ---- KV store and attention -----------------------------------------------------------------------
+
+void StoreKvToken(const float* x, int32_t dim, KvDType dtype, bool transposed, int32_t token,
+                  std::byte* tile) {
+  const int64_t step = transposed ? kKvBlockTokens : 1;
+  const int64_t first = transposed ? token : static_cast<int64_t>(token) * dim;
+  F inverse = Set1(0.0f);
+  if (dtype == KvDType::kI8) {
+    F largest = Set1(0.0f);
+    ForLanes(dim, [&](int32_t i, int n) { largest = Max(largest, Abs(LoadN(x + i, n))); });
+    const float top = ReduceMax(largest);
+    const float scale = top / 127.0f;
+    inverse = Set1(top > 0.0f ? 127.0f / top : 0.0f);
+    __builtin_memcpy(tile + static_cast<int64_t>(dim) * kKvBlockTokens + 4 * token, &scale, 4);
+  }
+  ForLanes(dim, [&](int32_t i, int n) {
+    const F v = LoadN(x + i, n);
+    if (dtype == KvDType::kF16) {
+      uint16_t half[kLanes];
+      StoreHalf(half, v);
+      uint16_t* to = reinterpret_cast<uint16_t*>(tile) + first + i * step;
+      for (int j = 0; j < n; ++j) to[j * step] = half[j];
+    } else if (dtype == KvDType::kI8) {
+      int8_t q[kLanes];
+      StoreI8(q, RoundToI(Mul(v, inverse)));
+      int8_t* to = reinterpret_cast<int8_t*>(tile) + first + i * step;
+      for (int j = 0; j < n; ++j) to[j * step] = q[j];
+    } else {
+      float* to = reinterpret_cast<float*>(tile) + first + i * step;
+      for (int j = 0; j < n; ++j) to[j * step] = x[i + j];
+    }
+  });
+}
+
+template <KvDType kType>
+inline F LoadKv(const std::byte* tile, int64_t index) {
+  if constexpr (kType == KvDType::kF16) {
+    return LoadHalf(tile + 2 * index);
+  } else if constexpr (kType == KvDType::kI8) {
+    return ToF(LoadI8(tile + index));
+  } else {
+    return Load(reinterpret_cast<const float*>(tile) + index);
+  }
+}
+template <KvDType kType>
+inline float LoadKvOne(const std::byte* tile, int64_t index) {
+  if constexpr (kType == KvDType::kI8) {
+    return static_cast<float>(static_cast<int8_t>(tile[index]));
+  } else if constexpr (kType == KvDType::kF32) {
+    return reinterpret_cast<const float*>(tile)[index];
+  } else {
+    alignas(32) std::byte padded[32] = {};
+    __builtin_memcpy(padded, tile + 2 * index, 2);
+    float lanes[kLanes];
+    Store(lanes, LoadHalf(padded));
+    return lanes[0];
+  }
+}
+
+// Scratch of one pass: queries, running outputs, chunk scores, and per unit the running maximum and
+// the sum of weights by lane.
+struct AttentionState {
+  float* query;   // [units][key_dim]
+  float* output;  // [units][value_dim]
+  float* score;   // [units][kAttentionChunk]
+  float* sum;     // [units][kLanes]
+  float* top;     // [units]
+};
+
+inline constexpr int kUnits = kTileRows > 4 ? kAttentionUnits : kAttentionUnits / 2;
+
+// Scores of kBlocks KV blocks (16 keys each) for kUnitsNow units.
+template <KvDType kType, int kUnitsNow, int kBlocks>
+inline void ScoreBlocks(const AttentionArgs& a, const AttentionState& s, int32_t block, int slot) {
+  F acc[kUnitsNow][kBlocks];
+  const std::byte* tile[kBlocks];
+  for (int j = 0; j < kBlocks; ++j) {
+    tile[j] = a.blocks[block + j] + a.key_offset;
+    for (int u = 0; u < kUnitsNow; ++u) acc[u][j] = Set1(0.0f);
+  }
+  for (int32_t d = 0; d < a.key_dim; ++d) {
+    F k[kBlocks];
+    for (int j = 0; j < kBlocks; ++j) k[j] = LoadKv<kType>(tile[j], int64_t{d} * kKvBlockTokens);
+    for (int u = 0; u < kUnitsNow; ++u) {
+      const F q = Set1(s.query[u * a.key_dim + d]);
+      for (int j = 0; j < kBlocks; ++j) acc[u][j] = Fma(k[j], q, acc[u][j]);
+    }
+  }
+  for (int j = 0; j < kBlocks; ++j) {
+    F scale = Set1(1.0f);
+    if constexpr (kType == KvDType::kI8) {
+      scale = Load(reinterpret_cast<const float*>(tile[j] + int64_t{a.key_dim} * kKvBlockTokens));
+    }
+    for (int u = 0; u < kUnitsNow; ++u) {
+      F x = acc[u][j];
+      if constexpr (kType == KvDType::kI8) x = Mul(x, scale);
+      if (a.softcap > 0) x = Mul(Set1(a.softcap), Tanh(Div(x, Set1(a.softcap))));
+      Store(s.score + u * kAttentionChunk + (slot + j) * kLanes, x);
+    }
+  }
+}
+
+// Turns a chunk's scores into weights, and corrects what was summed before for the new maximum.
+inline void WeighChunk(const AttentionArgs& a, const AttentionState& s, int unit, int32_t position,
+                       int32_t chunk_start, int blocks) {
+  const float kNone = -__builtin_inff();
+  const int32_t low = a.window > 0 ? position - a.window + 1 - chunk_start : 0;
+  const int32_t high = position + 1 - chunk_start;
+  float* score = s.score + unit * kAttentionChunk;
+  F best = Set1(kNone);
+  for (int j = 0; j < blocks; ++j) {
+    const F x = KeepLanes(Load(score + j * kLanes), low - j * kLanes, high - j * kLanes,
+                          Set1(kNone));
+    Store(score + j * kLanes, x);
+    // The operand order lets a NaN through.
+    best = Max(best, x);
+  }
+  const float chunk_top = ReduceMax(best);
+  const float old = s.top[unit];
+  const float top = chunk_top > old ? chunk_top : old;
+  if (top == kNone) {  // nothing to see yet: all weights are zero
+    for (int j = 0; j < blocks; ++j) Store(score + j * kLanes, Set1(0.0f));
+    return;
+  }
+  if (top != old) {
+    float lanes[kLanes];
+    Store(lanes, Exp(Set1(old - top)));
+    const F correction = Set1(lanes[0]);
+    Store(s.sum + unit * kLanes, Mul(Load(s.sum + unit * kLanes), correction));
+    ScaleRow(s.output + unit * a.value_dim, lanes[0], a.value_dim);
+    s.top[unit] = top;
+  }
+  F sum = Load(s.sum + unit * kLanes);
+  for (int j = 0; j < blocks; ++j) {
+    const F weight = Exp(Sub(Load(score + j * kLanes), Set1(top)));
+    Store(score + j * kLanes, weight);
+    sum = Add(sum, weight);
+  }
+  Store(s.sum + unit * kLanes, sum);
+}
+
+// output += weights x values for kVectors x 16 dimensions from `d`, keys [low, high) of the chunk.
+template <KvDType kType, int kUnitsNow, int kVectors>
+inline void AddValues(const AttentionArgs& a, const AttentionState& s, int32_t first_block,
+                      int32_t low, int32_t high, int32_t d) {
+  F acc[kUnitsNow][kVectors];
+  for (int u = 0; u < kUnitsNow; ++u) {
+    for (int j = 0; j < kVectors; ++j) {
+      acc[u][j] = Load(s.output + u * a.value_dim + d + j * kLanes);
+    }
+  }
+  for (int32_t t = low; t < high; ++t) {
+    const std::byte* tile = a.blocks[first_block + t / kKvBlockTokens] + a.value_offset;
+    const int64_t row = int64_t{t % kKvBlockTokens} * a.value_dim + d;
+    F v[kVectors];
+    for (int j = 0; j < kVectors; ++j) v[j] = LoadKv<kType>(tile, row + j * kLanes);
+    for (int u = 0; u < kUnitsNow; ++u) {
+      const F w = Set1(s.score[u * kAttentionChunk + t]);
+      for (int j = 0; j < kVectors; ++j) acc[u][j] = Fma(w, v[j], acc[u][j]);
+    }
+  }
+  for (int u = 0; u < kUnitsNow; ++u) {
+    for (int j = 0; j < kVectors; ++j) {
+      Store(s.output + u * a.value_dim + d + j * kLanes, acc[u][j]);
+    }
+  }
+}
+
+template <KvDType kType, int kUnitsNow>
+inline void AddAllValues(const AttentionArgs& a, const AttentionState& s, int32_t first_block,
+                         int blocks, int32_t low, int32_t high) {
+  if constexpr (kType == KvDType::kI8) {
+    for (int j = 0; j < blocks; ++j) {
+      const F scale = Load(reinterpret_cast<const float*>(
+          a.blocks[first_block + j] + a.value_offset + int64_t{a.value_dim} * kKvBlockTokens));
+      // Keys outside [low, high) may hold anything.
+      const F clean = KeepLanes(scale, low - j * kLanes, high - j * kLanes, Set1(0.0f));
+      for (int u = 0; u < kUnitsNow; ++u) {
+        float* w = s.score + u * kAttentionChunk + j * kLanes;
+        Store(w, Mul(Load(w), clean));
+      }
+    }
+  }
+  constexpr int kVectors = kUnitsNow <= 2 ? 4 : 2;
+  int32_t d = 0;
+  for (; d + kVectors * kLanes <= a.value_dim; d += kVectors * kLanes) {
+    AddValues<kType, kUnitsNow, kVectors>(a, s, first_block, low, high, d);
+  }
+  for (; d + kLanes <= a.value_dim; d += kLanes) {
+    AddValues<kType, kUnitsNow, 1>(a, s, first_block, low, high, d);
+  }
+  for (; d < a.value_dim; ++d) {
+    for (int32_t t = low; t < high; ++t) {
+      const std::byte* tile = a.blocks[first_block + t / kKvBlockTokens] + a.value_offset;
+      const float v = LoadKvOne<kType>(tile, int64_t{t % kKvBlockTokens} * a.value_dim + d);
+      for (int u = 0; u < kUnitsNow; ++u) {
+        s.output[u * a.value_dim + d] += s.score[u * kAttentionChunk + t] * v;
+      }
+    }
+  }
+}
+
+template <KvDType kType, int kUnitsNow>
+void AttendUnits(const AttentionArgs& a, int64_t first, int count, const AttentionState& s) {
+  int32_t position[kUnitsNow];
+  for (int u = 0; u < kUnitsNow; ++u) {
+    // Units past the last repeat it; their results are not written.
+    const int64_t unit = first + (u < count ? u : count - 1);
+    const int64_t row = unit / a.group;
+    position[u] = a.start + static_cast<int32_t>(row);
+    const float* q = a.q + row * a.q_stride + unit % a.group * a.key_dim;
+    for (int32_t d = 0; d < a.key_dim; ++d) s.query[u * a.key_dim + d] = q[d] * a.scale;
+    for (int32_t d = 0; d < a.value_dim; ++d) s.output[u * a.value_dim + d] = 0.0f;
+    Store(s.sum + u * kLanes, Set1(0.0f));
+    s.top[u] = -__builtin_inff();
+  }
+  constexpr int32_t kChunkBlocks = kAttentionChunk / kKvBlockTokens;
+  const int32_t last = position[kUnitsNow - 1];  // units are in order of position
+  const int32_t begin = a.window > 0 && position[0] >= a.window ? position[0] - a.window + 1 : 0;
+  for (int32_t start = begin / kAttentionChunk * kAttentionChunk; start <= last;
+       start += kAttentionChunk) {
+    const int32_t block = start / kKvBlockTokens;
+    const int32_t keys = last + 1 - start < kAttentionChunk ? last + 1 - start : kAttentionChunk;
+    const int blocks = (keys + kKvBlockTokens - 1) / kKvBlockTokens;
+    constexpr int kStep = kUnitsNow <= 4 ? kChunkBlocks : 2;
+    int j = 0;
+    for (; j + kStep <= blocks; j += kStep) {
+      ScoreBlocks<kType, kUnitsNow, kStep>(a, s, block + j, j);
+    }
+    for (; j < blocks; ++j) ScoreBlocks<kType, kUnitsNow, 1>(a, s, block + j, j);
+    for (int u = 0; u < kUnitsNow; ++u) WeighChunk(a, s, u, position[u], start, blocks);
+    const int32_t low = begin > start ? begin - start : 0;
+    AddAllValues<kType, kUnitsNow>(a, s, block, blocks, low, keys);
+  }
+  for (int u = 0; u < count; ++u) {
+    const int64_t unit = first + u;
+    const int64_t head = unit % a.group;
+    float total = ReduceAdd(Load(s.sum + u * kLanes));
+    float factor = 1.0f;
+    if (a.sinks != nullptr) {
+      const float top = s.top[u];
+      const float sink = a.sinks[head];
+      float lanes[kLanes];
+      const float m = sink > top ? sink : top;
+      Store(lanes, Exp(Set1(top - m)));
+      factor = lanes[0];
+      Store(lanes, Exp(Set1(sink - m)));
+      total = total * factor + lanes[0];
+    }
+    float* to = a.out + unit / a.group * a.out_stride + head * a.value_dim;
+    const F scale = Set1(factor / total);
+    ForLanes(a.value_dim, [&](int32_t i, int n) {
+      StoreN(to + i, Mul(LoadN(s.output + u * a.value_dim + i, n), scale), n);
+    });
+  }
+}
+
+template <KvDType kType>
+void AttendAll(const AttentionArgs& a, int64_t first, int64_t last) {
+  AttentionState s;
+  s.query = a.scratch;
+  s.output = s.query + kUnits * a.key_dim;
+  s.score = s.output + kUnits * a.value_dim;
+  s.sum = s.score + kUnits * kAttentionChunk;
+  s.top = s.sum + kUnits * kLanes;
+  for (int64_t unit = first; unit < last;) {
+    const int count = last - unit < kUnits ? static_cast<int>(last - unit) : kUnits;
+    if (count == 1) {
+      AttendUnits<kType, 1>(a, unit, count, s);
+    } else if (count == 2) {
+      AttendUnits<kType, 2>(a, unit, count, s);
+    } else if (count <= 4) {
+      AttendUnits<kType, 4>(a, unit, count, s);
+    } else {
+      AttendUnits<kType, kUnits>(a, unit, count, s);
+    }
+    unit += count;
+  }
+}
+
+void AttentionRange(const AttentionArgs& a, int64_t first, int64_t last) {
+  switch (a.kv_dtype) {
+    case KvDType::kF16: return AttendAll<KvDType::kF16>(a, first, last);
+    case KvDType::kI8: return AttendAll<KvDType::kI8>(a, first, last);
+    case KvDType::kF32: return AttendAll<KvDType::kF32>(a, first, last);
+  }
+}
+
+// ---- The table ------------------------------------------------------------------------------------
+
+template <int kBits, int kOffsetShift, Extra kExtra = Extra::kNone>
+using Simple = Format<kBits, kOffsetShift, 0, kExtra, 32, nullptr>;
+template <int kBits, int kOffsetShift, int kSub, Extra kExtra = Extra::kNone>
+using Super = Format<kBits, kOffsetShift, kSub, kExtra, 256, nullptr>;
+
+constexpr MatMulFn MatMulOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF32: return FloatMatMul<WeightF32>;
+    case DType::kF16: return FloatMatMul<WeightF16>;
+    case DType::kBF16: return FloatMatMul<WeightBF16>;
+    case DType::kF8E4M3: return FloatMatMul<WeightF8<3>>;
+    case DType::kF8E5M2: return FloatMatMul<WeightF8<2>>;
+    case DType::kQ4_0: return QuantMatMul<Simple<4, 3>>;
+    case DType::kQ4_1: return QuantMatMul<Simple<4, -1, Extra::kBias>>;
+    case DType::kQ5_0: return QuantMatMul<Simple<5, 4>>;
+    case DType::kQ5_1: return QuantMatMul<Simple<5, -1, Extra::kBias>>;
+    case DType::kQ8_0: return QuantMatMul<Simple<8, 7>>;
+    case DType::kQ2_K: return QuantMatMul<Super<2, -1, 16, Extra::kMin>>;
+    case DType::kQ3_K: return QuantMatMul<Super<3, 2, 16>>;
+    case DType::kQ4_K: return QuantMatMul<Super<4, -1, 32, Extra::kMin>>;
+    case DType::kQ5_K: return QuantMatMul<Super<5, -1, 32, Extra::kMin>>;
+    case DType::kQ6_K: return QuantMatMul<Super<6, 5, 16>>;
+    case DType::kIQ4_NL: return QuantMatMul<Format<4, 7, 0, Extra::kNone, 32, kIq4Table>>;
+    case DType::kIQ4_XS: return QuantMatMul<Format<4, 7, 32, Extra::kNone, 256, kIq4Table>>;
+    case DType::kIQ3_S: return QuantMatMul<Format<4, 4, 32, Extra::kNone, 256, kIq3Table>>;
+    case DType::kMXFP4: return QuantMatMul<Format<4, 4, 0, Extra::kNone, 32, kMxfp4Table, true>>;
+    case DType::kTQ2_0: return QuantMatMul<Super<2, 0, 0>>;
+    default: return nullptr;
+  }
+}
+
+constexpr Kernels MakeKernels() {
+  Kernels k = {};
+  k.tile_rows = kTileRows;
+  for (int i = 0; i < kDTypeCount; ++i) k.matmul[i] = MatMulOf(static_cast<DType>(i));
+  k.quantize_row = QuantizeRow;
+  k.rms_norm = RmsNormRow;
+  k.glu = GluRow;
+  k.add = AddRow;
+  k.scale = ScaleRow;
+  k.softcap = SoftcapRow;
+  k.rope = RopeRow;
+  k.store_kv = StoreKvToken;
+  k.attention = AttentionRange;
+  return k;
+}
+
+constexpr Kernels kKernels = MakeKernels();
+
+}  // namespace
+}  // namespace terrace::ops::cpu
+
+#endif  // TERRACE_OPS_CPU_KERNELS_IMPL_H_

@@ -1,0 +1,113 @@
+// Sixteen lanes of AVX-512 (F, BW, VL, DQ, VNNI). Included by one translation unit, which is compiled
+// for these instructions; everything has internal linkage.
+#ifndef TERRACE_OPS_CPU_SIMD_AVX512_H_
+#define TERRACE_OPS_CPU_SIMD_AVX512_H_
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace terrace::ops::cpu {
+namespace {
+
+using F = __m512;   // 16 floats
+using I = __m512i;  // 16 int32
+using B = __m512i;  // 64 bytes
+
+inline constexpr int kTileRows = 12;       // activation rows held in registers
+
+inline F Set1(float x) { return _mm512_set1_ps(x); }
+inline F Load(const float* p) { return _mm512_loadu_ps(p); }
+inline void Store(float* p, F x) { _mm512_storeu_ps(p, x); }
+inline F LoadPart(const float* p, int n) {
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
+}
+inline void StorePart(float* p, F x, int n) {
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), x);
+}
+inline F LoadHalf(const void* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
+}
+inline void StoreHalf(void* p, F x) {
+  _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
+inline F Add(F a, F b) { return _mm512_add_ps(a, b); }
+inline F Sub(F a, F b) { return _mm512_sub_ps(a, b); }
+inline F Mul(F a, F b) { return _mm512_mul_ps(a, b); }
+inline F Div(F a, F b) { return _mm512_div_ps(a, b); }
+inline F Fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+inline F Max(F a, F b) { return _mm512_max_ps(a, b); }
+inline F Min(F a, F b) { return _mm512_min_ps(a, b); }
+inline F Abs(F a) { return _mm512_abs_ps(a); }
+inline float ReduceAdd(F a) { return _mm512_reduce_add_ps(a); }
+inline float ReduceMax(F a) { return _mm512_reduce_max_ps(a); }
+// a where a lane of `test` is below `limit`, else b.
+inline F SelectBelow(F test, F limit, F a, F b) {
+  return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(test, limit, _CMP_LT_OQ), b, a);
+}
+// Lanes [low, high) of x, `fill` elsewhere.
+inline F KeepLanes(F x, int low, int high, F fill) {
+  const uint32_t mask = (high >= 16 ? 0xffffu : (1u << (high < 0 ? 0 : high)) - 1) &
+                        ~(low <= 0 ? 0u : low >= 16 ? 0xffffu : (1u << low) - 1);
+  return _mm512_mask_blend_ps(static_cast<__mmask16>(mask), fill, x);
+}
+
+inline I ZeroI() { return _mm512_setzero_si512(); }
+inline I SetI(int32_t x) { return _mm512_set1_epi32(x); }
+inline I AddI(I a, I b) { return _mm512_add_epi32(a, b); }
+template <int kBits>
+inline I ShlI(I a) {
+  return _mm512_slli_epi32(a, kBits);
+}
+inline I AndI(I a, I b) { return _mm512_and_si512(a, b); }
+inline I MaxI(I a, I b) { return _mm512_max_epi32(a, b); }
+inline int32_t ReduceMaxI(I a) { return _mm512_reduce_max_epi32(a); }
+inline int32_t ReduceAddI(I a) { return _mm512_reduce_add_epi32(a); }
+inline F ToF(I a) { return _mm512_cvtepi32_ps(a); }
+inline I RoundToI(F a) { return _mm512_cvtps_epi32(a); }
+inline F AsF(I a) { return _mm512_castsi512_ps(a); }
+inline I AsI(F a) { return _mm512_castps_si512(a); }
+inline void StoreI8(int8_t* p, I a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a));
+}
+inline I LoadI8(const void* p) {
+  return _mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+}
+inline I LoadU8(const void* p) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+}
+inline I LoadI(const void* p) { return _mm512_loadu_si512(p); }
+
+inline B LoadBytes(const void* p) { return _mm512_loadu_si512(p); }
+inline B And(B a, uint8_t mask) { return _mm512_and_si512(a, _mm512_set1_epi8(static_cast<char>(mask))); }
+inline B Or(B a, B b) { return _mm512_or_si512(a, b); }
+// Shifts of 16-bit units: bits cross bytes and are masked away by the caller.
+template <int kBits>
+inline B Shr(B a) {
+  return _mm512_srli_epi16(a, kBits);
+}
+template <int kBits>
+inline B Shl(B a) {
+  return _mm512_slli_epi16(a, kBits);
+}
+inline B LoadTable(const uint8_t* table) {
+  return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+}
+// table[code] for bytes below 16.
+inline B Lookup(B table, B codes) { return _mm512_shuffle_epi8(table, codes); }
+
+// acc[i] + sum over 4 bytes of w (unsigned) * x (signed), x the same four bytes for all lanes. kWide:
+// bytes of w may exceed 127.
+template <bool kWide>
+inline I Dot4(I acc, B w, const int8_t* x) {
+  int32_t four;
+  __builtin_memcpy(&four, x, 4);
+  return _mm512_dpbusd_epi32(acc, w, _mm512_set1_epi32(four));
+}
+
+inline void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+}  // namespace
+}  // namespace terrace::ops::cpu
+
+#endif  // TERRACE_OPS_CPU_SIMD_AVX512_H_
