@@ -26,9 +26,12 @@ PlanDecision Plan(const PlanOptions& options, const PlanInput& input) {
   PlanDecision decision;
   uint64_t kv_bytes = 0;
   uint64_t weight_bytes = 0;
-  for (const ModelView& model : input.models) {
+  for (size_t i = 0; i < input.models.size(); ++i) {
+    const ModelView& model = input.models[i];
     kv_bytes += model.kv_bytes;
-    if (HasWork(model)) weight_bytes += model.weight_bytes;
+    // The current model's weights are there even when its work has just ended.
+    const bool current = static_cast<int32_t>(i) == input.current;
+    if (current || HasWork(model)) weight_bytes += model.weight_bytes;
   }
   const int32_t other = LongestWaiting(input.models, input.current);
   const bool has_current =
