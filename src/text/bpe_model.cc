@@ -1,11 +1,11 @@
 #include <array>
 
 #include "base/status.h"
+#include "base/text.h"
 #include "fmt/format.h"
 #include "text/byte_level.h"
 #include "text/merge_table.h"
 #include "text/pre_tokenizer.h"
-#include "base/text.h"
 #include "text/text_model.h"
 #include "text/utf8.h"
 
@@ -34,9 +34,10 @@ class ByteLevelModel final : public TextModel {
 
   absl::Status Encode(std::string_view text, bool /*at_start*/, MergeScratch* scratch,
                       EncodeStats* stats, std::vector<int32_t>* ids) const override {
-    for (const PreTokenizer::Piece& piece : pre_->Split(text, stats)) {
-      RETURN_IF_ERROR(EncodePiece(text.substr(piece.begin, piece.end - piece.begin), scratch,
-                                  stats, ids));
+    ASSIGN_OR_RETURN(const std::vector<PreTokenizer::Piece> pieces, pre_->Split(text, stats));
+    for (const PreTokenizer::Piece& piece : pieces) {
+      RETURN_IF_ERROR(
+          EncodePiece(text.substr(piece.begin, piece.end - piece.begin), scratch, stats, ids));
     }
     return absl::OkStatus();
   }
@@ -162,8 +163,8 @@ class EscapedModel final : public TextModel {
       if (vocab_.Contains(symbol.id)) {
         ids->push_back(symbol.id);
       } else {
-        RETURN_IF_ERROR(AppendByteTokens(vocab_, run.substr(symbol.begin, symbol.length), unknown_,
-                                         ids));
+        RETURN_IF_ERROR(
+            AppendByteTokens(vocab_, run.substr(symbol.begin, symbol.length), unknown_, ids));
       }
     }
     return absl::OkStatus();
@@ -196,8 +197,9 @@ absl::StatusOr<std::unique_ptr<TextModel>> MakeBpeModel(const TokenizerConfig& c
     return std::make_unique<EscapedModel>(config, vocab, std::move(merges));
   }
   if (config.pre.empty()) {
-    warnings->push_back("tokenizer pre is missing; 'default' is used, which may split text unlike "
-                        "the model's training");
+    warnings->push_back(
+        "tokenizer pre is missing; 'default' is used, which may split text unlike "
+        "the model's training");
   }
   const PrePatterns* family = FindPrePatterns(config.pre.empty() ? "default" : config.pre);
   if (family == nullptr) return UnknownPre(config.pre);

@@ -24,7 +24,8 @@ std::string ByteLevelAlphabet::Decode(std::string_view text) const {
     size_t length = Utf8CharLength(text, at);
     if (length == 0) length = 1;
     uint32_t code_point = lead;
-    if (length == 2) code_point = (lead & 0x1Fu) << 6 | (static_cast<uint8_t>(text[at + 1]) & 0x3Fu);
+    if (length == 2)
+      code_point = (lead & 0x1Fu) << 6 | (static_cast<uint8_t>(text[at + 1]) & 0x3Fu);
     if (length <= 2 && code_point < byte_of_.size() && byte_of_[code_point] >= 0) {
       out.push_back(static_cast<char>(byte_of_[code_point]));
     } else {

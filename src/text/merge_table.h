@@ -1,6 +1,6 @@
 // The ranked merges of a BPE vocabulary over symbol ids: which two symbols may join, how early, and
-// into what. Symbols are the vocabulary's tokens, and beyond them the strings that occur only inside
-// merges. Immutable after Create.
+// into what. Symbols are the vocabulary's tokens, and beyond them the strings that occur only
+// inside merges. Immutable after Create.
 #ifndef TERRACE_TEXT_MERGE_TABLE_H_
 #define TERRACE_TEXT_MERGE_TABLE_H_
 

@@ -1,5 +1,5 @@
-// The split patterns of the model families: facts about how each vocabulary was trained, as stated by
-// the models' own tokenizer files. Written for PCRE2 with UTF and UCP, and so that none can scan
+// The split patterns of the model families: facts about how each vocabulary was trained, as stated
+// by the models' own tokenizer files. Written for PCRE2 with UTF and UCP, and so that none can scan
 // ahead far for a short match.
 #include <string_view>
 
@@ -39,9 +39,8 @@ constexpr std::string_view kSeedCoder =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
     R"( ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-constexpr std::string_view kBailingMoe =
-    R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}|)"
-    R"( ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)";
+constexpr std::string_view kBailingMoe = R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}|)"
+                                         R"( ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)";
 
 constexpr std::string_view kBloom =
     R"( ?[^(\s|.,!?\x{2026}\x{3002}\x{ff0c}\x{3001}\x{964}\x{6d4}\x{60c})]+)";
@@ -72,8 +71,8 @@ constexpr std::string_view kDeepseekLetters =
     R"(\x{10cc0}-\x{10cf2}\x{118a0}-\x{118df}\x{1e900}-\x{1e943}]+)";
 constexpr std::string_view kDeepseekPunctuation =
     R"(\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+)";
-// White space at the end of a piece. The look-behind changes nothing but lets the search fail once a
-// run, not once a character.
+// White space at the end of a piece. The look-behind changes nothing but lets the search fail once
+// a run, not once a character.
 constexpr std::string_view kEndSpace = R"((?<!\s)\s++$)";
 constexpr std::string_view kDeepseekHanHangul =
     R"([\x{4e00}-\x{9fa5}\x{800}-\x{4e00}\x{ac00}-\x{d7ff}]+)";
@@ -106,7 +105,8 @@ const std::vector<PrePatterns>& Families() {
       {{"seed-coder"}, {kSeedCoder}},
       {{"bailingmoe", "bailingmoe2", "llada-moe"}, {kBailingMoe}},
       {{"deepseek-llm"},
-       {kLineBreak, kDeepseekLetters, kDeepseekPunctuation, kEndSpace, kDeepseekHanHangul, kNumbers}},
+       {kLineBreak, kDeepseekLetters, kDeepseekPunctuation, kEndSpace, kDeepseekHanHangul,
+        kNumbers}},
       {{"deepseek-coder"},
        {kLineBreak, R"(\s?\p{L}+)", R"(\s?\p{P}+)", kDeepseekHanHangul, kNumber}},
       {{"deepseek-v3", "hunyuan-dense", "joyai-llm"}, {kNumbers3, kDeepseekCjk, kDeepseekV3}},

@@ -11,12 +11,13 @@
 namespace terrace {
 namespace {
 
-// Enough for any match that our patterns can make of 16 MiB; a match that needs more is cut instead.
-constexpr uint32_t kMatchLimit = 100'000'000;
+// Matching steps allowed for one match: our patterns need a few a byte they look at.
+constexpr uint32_t kStepsAtLeast = 100'000;
+constexpr uint32_t kStepsPerByte = 4;
 // Interpreted matching (where the platform forbids run-time code) keeps its frames on the heap, up
 // to this many KiB.
 constexpr uint32_t kHeapLimitKib = 64 << 10;
-// The window that a match is repeated in if it hit a limit.
+// Where a match hit a limit, what follows is split in windows of this size.
 constexpr size_t kWindowBytes = 4096;
 
 struct CodeDeleter {
@@ -40,59 +41,82 @@ size_t SafeCut(std::string_view text, size_t limit) {
 
 struct PreTokenizer::Compiled {
   std::vector<std::unique_ptr<pcre2_code, CodeDeleter>> codes;
-  std::unique_ptr<pcre2_match_context, ContextDeleter> context;
-
-  // Appends the pieces of the well-formed text[piece] under code `index`.
-  void SplitPiece(size_t index, std::string_view text, PreTokenizer::Piece piece,
-                  pcre2_match_data* data, std::vector<PreTokenizer::Piece>* out,
-                  EncodeStats* stats) const;
 };
 
-void PreTokenizer::Compiled::SplitPiece(size_t index, std::string_view text,
-                                        PreTokenizer::Piece piece, pcre2_match_data* data,
-                                        std::vector<PreTokenizer::Piece>* out,
-                                        EncodeStats* stats) const {
-  // The subject is the piece alone, so that look-around sees its borders as the ends of the text.
-  const std::string_view subject = text.substr(piece.begin, piece.end - piece.begin);
-  const PCRE2_SIZE* range = pcre2_get_ovector_pointer(data);
-  size_t at = 0, done = 0;
-  auto emit = [&](size_t begin, size_t end) {
-    if (begin < end) {
-      out->push_back({static_cast<uint32_t>(piece.begin + begin),
-                      static_cast<uint32_t>(piece.begin + end)});
-    }
+namespace {
+
+// The matching state of one Split.
+struct Matcher {
+  std::unique_ptr<pcre2_match_data, MatchDataDeleter> data;
+  std::unique_ptr<pcre2_match_context, ContextDeleter> context;
+  EncodeStats* stats;
+
+  // Looks in subject[from, end) for `code`: the match, or npos twice.
+  struct Found {
+    size_t begin = std::string_view::npos, end = std::string_view::npos;
+    bool gave_up = false;
   };
-  auto match = [&](size_t end) {
-    return pcre2_match(codes[index].get(), reinterpret_cast<PCRE2_SPTR>(subject.data()), end, at,
-                       PCRE2_NO_UTF_CHECK, data, context.get());
-  };
-  while (at < subject.size()) {
+  Found Match(const pcre2_code* code, std::string_view subject, size_t from) {
     ++stats->pattern_matches;
-    int result = match(subject.size());
-    if (result < 0 && result != PCRE2_ERROR_NOMATCH) {
-      // A limit was hit. What a short window holds is split as a text of its own; if even that is
-      // too much, the window is one piece.
+    const size_t steps = kStepsAtLeast + kStepsPerByte * (subject.size() - from);
+    pcre2_set_match_limit(context.get(),
+                          static_cast<uint32_t>(std::min<size_t>(steps, UINT32_MAX)));
+    const int result =
+        pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(), from,
+                    PCRE2_NO_UTF_CHECK, data.get(), context.get());
+    if (result == PCRE2_ERROR_NOMATCH) return {};
+    if (result < 0) {
       ++stats->pattern_limits;
-      const size_t window = at + SafeCut(subject.substr(at), kWindowBytes);
-      result = match(window);
-      if (result < 0) {
-        emit(done, at);
-        emit(at, window);
-        at = done = window;
-        continue;
-      }
+      return {.gave_up = true};
     }
-    if (result < 0) break;
-    const size_t begin = range[0], end = range[1];
-    emit(done, begin);
-    emit(begin, end);
-    done = end;
-    // No pattern of ours matches the empty string; go on by a character all the same.
-    at = end;
-    if (end == begin && end < subject.size()) at += Utf8CharLength(subject, end);
+    const PCRE2_SIZE* range = pcre2_get_ovector_pointer(data.get());
+    return {range[0], range[1]};
   }
-  emit(done, subject.size());
+};
+
+using Piece = PreTokenizer::Piece;
+
+// Appends the pieces of the well-formed text[piece] under `code`.
+void SplitPiece(const pcre2_code* code, std::string_view text, Piece piece, Matcher* matcher,
+                std::vector<Piece>* out) {
+  // The subject is the piece alone, so that look-around sees its borders as the ends of the text.
+  const std::string_view whole = text.substr(piece.begin, piece.end - piece.begin);
+  auto emit = [&](size_t begin, size_t end) {
+    if (begin == end) return;
+    out->push_back(
+        {static_cast<uint32_t>(piece.begin + begin), static_cast<uint32_t>(piece.begin + end)});
+  };
+  std::string_view subject = whole;
+  bool windowed = false;
+  size_t at = 0, done = 0;
+  while (at < whole.size()) {
+    const Matcher::Found found = matcher->Match(code, subject, at);
+    if (found.gave_up && !windowed) {
+      windowed = true;
+      subject = whole.substr(0, done + SafeCut(whole.substr(done), kWindowBytes));
+      at = done;
+      continue;
+    }
+    if (found.begin == std::string_view::npos) {
+      // The rest of the subject is one piece; where it is a window, the next one follows.
+      emit(done, subject.size());
+      at = done = subject.size();
+      if (windowed) subject = whole.substr(0, done + SafeCut(whole.substr(done), kWindowBytes));
+      continue;
+    }
+    emit(done, found.begin);
+    emit(found.begin, found.end);
+    at = done = found.end;
+    // No pattern of ours matches the empty text; go on by a character all the same.
+    if (found.begin == found.end && at < whole.size()) at += Utf8CharLength(whole, at);
+    if (windowed && at >= subject.size()) {
+      subject = whole.substr(0, at + SafeCut(whole.substr(at), kWindowBytes));
+    }
+  }
+  emit(done, whole.size());
 }
+
+}  // namespace
 
 PreTokenizer::PreTokenizer() = default;
 PreTokenizer::~PreTokenizer() = default;
@@ -116,15 +140,11 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> PreTokenizer::Create(const PrePatt
     // Without run-time code generation matching is interpreted: slower, the same result.
     pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
   }
-  compiled.context.reset(pcre2_match_context_create(nullptr));
-  if (compiled.context == nullptr) return absl::ResourceExhaustedError("no memory for PCRE2");
-  pcre2_set_match_limit(compiled.context.get(), kMatchLimit);
-  pcre2_set_heap_limit(compiled.context.get(), kHeapLimitKib);
   return result;
 }
 
-std::vector<PreTokenizer::Piece> PreTokenizer::Split(std::string_view text,
-                                                     EncodeStats* stats) const {
+absl::StatusOr<std::vector<PreTokenizer::Piece>> PreTokenizer::Split(std::string_view text,
+                                                                     EncodeStats* stats) const {
   // Runs of well-formed text, and apart from them ill-formed bytes, which no pattern sees.
   std::vector<Piece> pieces, next, ill_formed;
   uint32_t begin = 0;
@@ -141,15 +161,18 @@ std::vector<PreTokenizer::Piece> PreTokenizer::Split(std::string_view text,
   if (begin < text.size()) pieces.push_back({begin, static_cast<uint32_t>(text.size())});
 
   // Only the whole match is asked for: one pair of offsets.
-  std::unique_ptr<pcre2_match_data, MatchDataDeleter> data(pcre2_match_data_create(1, nullptr));
-  if (data != nullptr) {
-    for (size_t i = 0; i < compiled_->codes.size(); ++i) {
-      next.clear();
-      for (const Piece& piece : pieces) {
-        compiled_->SplitPiece(i, text, piece, data.get(), &next, stats);
-      }
-      pieces.swap(next);
-    }
+  Matcher matcher{
+      std::unique_ptr<pcre2_match_data, MatchDataDeleter>(pcre2_match_data_create(1, nullptr)),
+      std::unique_ptr<pcre2_match_context, ContextDeleter>(pcre2_match_context_create(nullptr)),
+      stats};
+  if (matcher.data == nullptr || matcher.context == nullptr) {
+    return absl::ResourceExhaustedError("no memory for splitting text by patterns");
+  }
+  pcre2_set_heap_limit(matcher.context.get(), kHeapLimitKib);
+  for (const auto& code : compiled_->codes) {
+    next.clear();
+    for (const Piece& piece : pieces) SplitPiece(code.get(), text, piece, &matcher, &next);
+    pieces.swap(next);
   }
   if (ill_formed.empty()) return pieces;
   next.resize(pieces.size() + ill_formed.size());

@@ -40,9 +40,11 @@ class PreTokenizer {
   static absl::StatusOr<std::unique_ptr<PreTokenizer>> Create(const PrePatterns* family);
   ~PreTokenizer();
 
-  // The pieces of `text` in order; together they are all of it. Ill-formed bytes are pieces of their
-  // own. REQUIRES: text.size() < 2^32.
-  std::vector<Piece> Split(std::string_view text, EncodeStats* stats) const;
+  // The pieces of `text` in order; together they are all of it. Ill-formed bytes are pieces of
+  // their own. A pattern that needs more than a few steps a byte is given up, and what it was
+  // looking at is split in windows. ResourceExhausted if there is no memory for matching.
+  // REQUIRES: text.size() < 2^32.
+  absl::StatusOr<std::vector<Piece>> Split(std::string_view text, EncodeStats* stats) const;
 
   bool ignore_merges() const { return family_->ignore_merges; }
   bool add_bos() const { return family_->add_bos; }

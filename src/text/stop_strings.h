@@ -1,6 +1,7 @@
-// Finds stop strings in streamed text. Text that may be the beginning of a stop string is held back;
-// nothing is given twice and nothing is lost. The outcome depends on the text alone, not on how it
-// was cut into pieces: the stop string that ends first wins, the longest of those that end together.
+// Finds stop strings in streamed text. Text that may be the beginning of a stop string is held
+// back; nothing is given twice and nothing is lost. The outcome depends on the text alone, not on
+// how it was cut into pieces: the stop string that ends first wins, the longest of those that end
+// together.
 //
 // Not thread-safe; one object a stream. Time is linear in text times number of stops.
 #ifndef TERRACE_TEXT_STOP_STRINGS_H_
@@ -30,7 +31,8 @@ class StopMatcher {
   int matched() const { return matched_; }
 
  private:
-  // Knuth, Morris, Pratt: `failure[i]` is the length of the longest border of the first i + 1 bytes.
+  // Knuth, Morris, Pratt: `failure[i]` is the length of the longest border of the first i + 1
+  // bytes.
   struct Stop {
     std::string text;
     std::vector<uint32_t> failure;

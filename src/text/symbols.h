@@ -9,8 +9,8 @@
 
 namespace terrace {
 
-// A stretch [begin, begin + length) of the text being encoded. A length of 0 marks a symbol that has
-// been merged into the one on its left.
+// A stretch [begin, begin + length) of the text being encoded. A length of 0 marks a symbol that
+// has been merged into the one on its left.
 struct Symbol {
   uint32_t begin = 0;
   uint32_t length = 0;
@@ -69,7 +69,8 @@ uint64_t MergeSymbols(MergeScratch* scratch, const Finder& find) {
     ++steps;
     Symbol& left = symbols[best.left];
     Symbol& right = symbols[best.right];
-    if (left.length == 0 || right.length == 0 || left.length + right.length != best.length) continue;
+    if (left.length == 0 || right.length == 0 || left.length + right.length != best.length)
+      continue;
     left.length = best.length;
     left.id = best.id;
     left.next = right.next;

@@ -35,8 +35,8 @@ class TextModel {
   virtual size_t bytes() const = 0;
 };
 
-// Byte-level BPE ("gpt2") and BPE over space-escaped characters ("gemma4"). `vocab` must outlive the
-// result. `*add_bos` gets the family's default. Appends to `*warnings`.
+// Byte-level BPE ("gpt2") and BPE over space-escaped characters ("gemma4"). `vocab` must outlive
+// the result. `*add_bos` gets the family's default. Appends to `*warnings`.
 absl::StatusOr<std::unique_ptr<TextModel>> MakeBpeModel(const TokenizerConfig& config,
                                                         const Vocab* vocab, bool* add_bos,
                                                         std::vector<std::string>* warnings);

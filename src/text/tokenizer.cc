@@ -172,9 +172,9 @@ absl::Status TokenizerImpl::FillSpecial(const TokenizerConfig& config) {
       continue;
     }
     if (vocab_->Text(id).size() > kMaxSpecialBytes) {
-      return absl::InvalidArgumentError(
-          fmt::format("tokenizer tokens: special token {} is {} bytes long, at most {} are accepted",
-                      id, vocab_->Text(id).size(), kMaxSpecialBytes));
+      return absl::InvalidArgumentError(fmt::format(
+          "tokenizer tokens: special token {} is {} bytes long, at most {} are accepted", id,
+          vocab_->Text(id).size(), kMaxSpecialBytes));
     }
     // Runs of spaces may be stored in their escaped form.
     const bool escaped = config.model != "gpt2" && type == TokenType::kUserDefined;
@@ -184,9 +184,8 @@ absl::Status TokenizerImpl::FillSpecial(const TokenizerConfig& config) {
 }
 
 absl::Status TokenizerImpl::FillStrips(const TokenizerConfig& config) {
-  for (const auto& [key, ids, strips] :
-       {std::tuple("lstrip", &config.lstrip, &strips_left_),
-        std::tuple("rstrip", &config.rstrip, &strips_right_)}) {
+  for (const auto& [key, ids, strips] : {std::tuple("lstrip", &config.lstrip, &strips_left_),
+                                         std::tuple("rstrip", &config.rstrip, &strips_right_)}) {
     for (int32_t id : *ids) {
       if (!vocab_->Contains(id)) {
         return absl::InvalidArgumentError(
@@ -218,10 +217,9 @@ absl::StatusOr<std::vector<int32_t>> TokenizerImpl::EncodeJoined(
     std::string_view text, TrustedRanges* trusted, bool guard_user_defined,
     const EncodeOptions& options) const {
   auto allowed = [&](size_t begin, size_t length, int32_t id) {
-    const bool open =
-        vocab_->Type(id) == TokenType::kUserDefined &&
-        !(guard_user_defined &&
-          (vocab_->IsEndOfGeneration(id) || IsMarkerSpelling(vocab_->Text(id))));
+    const bool open = vocab_->Type(id) == TokenType::kUserDefined &&
+                      !(guard_user_defined &&
+                        (vocab_->IsEndOfGeneration(id) || IsMarkerSpelling(vocab_->Text(id))));
     return open || trusted->Cover(begin, length);
   };
   EncodeStats unused;
@@ -238,7 +236,8 @@ absl::StatusOr<std::vector<int32_t>> TokenizerImpl::EncodeJoined(
       while (end > done && IsSpace(text[end - 1])) --end;
     }
     if (end > done) {
-      RETURN_IF_ERROR(model_->Encode(text.substr(done, end - done), at_start, &scratch, stats, &ids));
+      RETURN_IF_ERROR(
+          model_->Encode(text.substr(done, end - done), at_start, &scratch, stats, &ids));
       at_start = false;
     }
     if (!found) break;
@@ -268,7 +267,8 @@ std::string TokenizerImpl::TokenBytes(int32_t id, bool render_special) const {
       return model_->DecodeUserDefined(text);
     case TokenType::kByte:
       // The table may hold another id for the same byte, so the spelling decides.
-      return std::string(1, static_cast<char>(std::stoi(std::string(text.substr(3, 2)), nullptr, 16)));
+      return std::string(1,
+                         static_cast<char>(std::stoi(std::string(text.substr(3, 2)), nullptr, 16)));
     case TokenType::kControl:
     case TokenType::kUnknown:
     case TokenType::kUnused:

@@ -35,17 +35,18 @@ enum class TokenType : uint8_t {
 
 // The tables of a vocabulary. The comments name the metadata keys below "tokenizer.ggml.".
 struct TokenizerConfig {
-  std::string model;                 // model: "gpt2", "llama" or "gemma4"
-  std::string pre;                   // pre: the pre-tokeniser of "gpt2"; empty means "default"
-  std::string name;                  // general.name: some families have quirks known by name
-  std::vector<std::string> tokens;   // tokens
-  std::vector<float> scores;         // scores: needed by "llama"
-  std::vector<int32_t> types;        // token_type: empty means that all are normal
-  std::vector<std::string> merges;   // merges, as "left right"; or
-  std::vector<std::pair<std::string, std::string>> merge_pairs;  // already split: parts may hold spaces
-  std::optional<int64_t> bos, eos, unk, pad, eot, eom;           // *_token_id
-  std::optional<bool> add_bos, add_eos;                          // add_bos_token, add_eos_token
-  std::optional<bool> add_space_prefix;                          // add_space_prefix
+  std::string model;                // model: "gpt2", "llama" or "gemma4"
+  std::string pre;                  // pre: the pre-tokeniser of "gpt2"; empty means "default"
+  std::string name;                 // general.name: some families have quirks known by name
+  std::vector<std::string> tokens;  // tokens
+  std::vector<float> scores;        // scores: needed by "llama"
+  std::vector<int32_t> types;       // token_type: empty means that all are normal
+  std::vector<std::string> merges;  // merges, as "left right"; or
+  std::vector<std::pair<std::string, std::string>>
+      merge_pairs;                                      // already split: parts may hold spaces
+  std::optional<int64_t> bos, eos, unk, pad, eot, eom;  // *_token_id
+  std::optional<bool> add_bos, add_eos;                 // add_bos_token, add_eos_token
+  std::optional<bool> add_space_prefix;                 // add_space_prefix
   // Ids of special tokens that swallow the white space before or after them.
   std::vector<int32_t> lstrip, rstrip;
 };
@@ -96,8 +97,9 @@ class Tokenizer {
   virtual absl::StatusOr<std::vector<int32_t>> Encode(std::span<const TextSpan> spans,
                                                       const EncodeOptions& options) const = 0;
 
-  // The raw bytes a token stands for; a part of a character is possible. Control, unknown and unused
-  // tokens give nothing, or their spelling with `render_special`. An id out of range gives nothing.
+  // The raw bytes a token stands for; a part of a character is possible. Control, unknown and
+  // unused tokens give nothing, or their spelling with `render_special`. An id out of range gives
+  // nothing.
   virtual std::string TokenBytes(int32_t id, bool render_special) const = 0;
 
   // The id spelled `text` in the vocabulary, of any type.

@@ -16,12 +16,25 @@ constexpr size_t kMaxTokens = size_t{1} << 24;
 
 // Spellings that end a turn or a text in the model families that use them.
 constexpr std::string_view kEndSpellings[] = {
-    "<|im_end|>",     "<|eot_id|>",    "<|eom_id|>",
-    "<|end|>",        "<|endoftext|>", "<|end_of_text|>",
-    "<|eot|>",        "<|return|>",    "<|call|>",
-    "<end_of_turn>",  "<turn|>",       "</s>",
-    "<EOT>",          "_<EOT>",        "<|end_of_turn|>",
-    "<|endofturn|>",  "<eos>",         "<\xEF\xBD\x9C" "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|eot|>",
+    "<|return|>",
+    "<|call|>",
+    "<end_of_turn>",
+    "<turn|>",
+    "</s>",
+    "<EOT>",
+    "_<EOT>",
+    "<|end_of_turn|>",
+    "<|endofturn|>",
+    "<eos>",
+    "<\xEF\xBD\x9C"
+    "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
 };
 
 // Some files type their turn markers as ordinary text. Only spellings that no text would hold by
@@ -81,7 +94,8 @@ absl::Status Vocab::Load(const TokenizerConfig& config) {
   for (const auto& [key, id] : ids) RETURN_IF_ERROR(CheckId(key, id, count));
   for (size_t i = 0; i < config.scores.size(); ++i) {
     if (std::isnan(config.scores[i])) {
-      return absl::InvalidArgumentError(fmt::format("tokenizer scores: entry {} is not a number", i));
+      return absl::InvalidArgumentError(
+          fmt::format("tokenizer scores: entry {} is not a number", i));
     }
   }
 

@@ -1,5 +1,5 @@
-// The token table: spellings in one arena, types, scores, and a look-up by spelling. Immutable after
-// Create, safe to read from many threads.
+// The token table: spellings in one arena, types, scores, and a look-up by spelling. Immutable
+// after Create, safe to read from many threads.
 #ifndef TERRACE_TEXT_VOCAB_H_
 #define TERRACE_TEXT_VOCAB_H_
 

@@ -1,5 +1,5 @@
-// Real vocabularies against the token ids of an independent engine: every text must give exactly the
-// ids. Run where the golden folder is; tokenizer_test.cc covers the same behaviour without it.
+// Real vocabularies against the token ids of an independent engine: every text must give exactly
+// the ids. Run where the golden folder is; tokenizer_test.cc covers the same behaviour without it.
 #include <gtest/gtest.h>
 
 #include <filesystem>
