@@ -15,6 +15,10 @@ namespace {
 
 // A waiter looks again this often even if nothing signals (cancel flags, hot_keep_time running out).
 constexpr int64_t kRoomPollUs = 10'000;
+// A model that is larger than what fits reads this far ahead at the cost of its own segments. More
+// would turn all memory into a window that slides over the model, so that each round reads all of
+// it; with a short window the rest stays and is found again in the next round.
+constexpr uint64_t kOwnWindowBytes = 64 * kMiB;
 
 }  // namespace
 
@@ -44,7 +48,8 @@ bool TierManagerImpl::ReclaimIdle(uint64_t bytes, bool anything) {
 }
 
 // Prefetches may not take what is wanted sooner than what they bring:
-//  - of the asking model only segments whose turn comes later than the asked one's;
+//  - of the asking model only segments whose turn comes later than the asked one's, and only if
+//    that one's turn comes soon;
 //  - of models in use right now (pinned, or waited for) likewise;
 //  - at kPredicted and below nothing of hot models at all.
 std::vector<EvictionCandidate> TierManagerImpl::CandidatesLocked(
@@ -53,10 +58,20 @@ std::vector<EvictionCandidate> TierManagerImpl::CandidatesLocked(
   const bool demand = request.priority == Priority::kDemand;
   const uint32_t asked_steps =
       request.model != nullptr ? request.model->StepsAhead(request.segment) : 0;
+  bool own_allowed = demand || asked_steps == 0;
+  if (!own_allowed && request.model != nullptr) {
+    const Model& model = *request.model;
+    uint64_t ahead = 0;
+    for (uint32_t i = 1; i <= asked_steps + 1; ++i) {
+      ahead += model.segments[(model.position + i) % model.segments.size()].spec.bytes;
+    }
+    own_allowed = ahead <= std::min(kOwnWindowBytes, options_.device_budget_bytes / 4);
+  }
   std::vector<EvictionCandidate> candidates;
   for (const auto& [id, model] : models_) {
     if (model->resident_bytes == 0) continue;
     const bool own = model.get() == request.model;
+    if (own && !own_allowed) continue;
     const int64_t hot_until_us = model->last_used_us + model->spec.hot_keep_us;
     if (!own && request.priority >= Priority::kPredicted && hot_until_us > now) continue;
     const bool in_use =
