@@ -1,6 +1,7 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -15,11 +16,36 @@ int32_t ArgMax(std::span<const float> logits) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-// log(sum(exp(logits))), in double so that a large vocabulary's sum loses nothing.
-double LogSumExp(std::span<const float> logits, float max) {
+// e^x for x <= 0, within 2e-7 relative for x > -87 and 0 below: 2^n times a polynomial of degree 6
+// (Taylor of 2^f on [-0.5, 0.5], remainder under 1.6e-8, plus float rounding). Branch-free, so that
+// compilers vectorise the loops over a vocabulary.
+inline float ExpNegative(float x) {
+  const float clamped = x < -87.0f ? -87.0f : x;
+  const float scaled = clamped * 1.44269504f;
+  const float rounded = static_cast<float>(static_cast<int32_t>(scaled - 0.5f));
+  // Cody and Waite: the product with ln 2 in two parts loses nothing.
+  const float r = (clamped - rounded * 0.693359375f) - rounded * -2.12194440e-4f;
+  float p = 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  const int32_t bits = (static_cast<int32_t>(rounded) + 127) << 23;
+  const float result = p * std::bit_cast<float>(bits);
+  return x < -87.0f ? 0.0f : result;
+}
+
+// weights[i] = e^((logits[i] - max) * scale); returns their sum.
+double ExpAll(std::span<const float> logits, float max, float scale, std::vector<float>* weights) {
+  weights->resize(logits.size());
+  float* out = weights->data();
+  for (size_t i = 0; i < logits.size(); ++i) out[i] = ExpNegative((logits[i] - max) * scale);
+  // In double so that the sum of a large vocabulary loses nothing.
   double sum = 0;
-  for (float logit : logits) sum += std::exp(static_cast<double>(logit) - max);
-  return static_cast<double>(max) + std::log(sum);
+  for (size_t i = 0; i < logits.size(); ++i) sum += out[i];
+  return sum;
 }
 
 }  // namespace
@@ -54,89 +80,94 @@ int32_t Sampler::Pick(std::span<const float> logits) {
   const int32_t best = ArgMax(logits);
   const float max = logits[static_cast<size_t>(best)];
   if (p.temperature <= 0.0f || max == kForbidden) return best;
-  const double inverse_temperature = 1.0 / static_cast<double>(p.temperature);
-  auto weight = [&](float logit) {
-    return std::exp((static_cast<double>(logit) - max) * inverse_temperature);
-  };
+  const double total = ExpAll(logits, max, 1.0f / p.temperature, &weights_);
   const bool use_top_k = p.top_k > 0 && static_cast<size_t>(p.top_k) < logits.size();
-  const bool use_typical = p.typical_p < 1.0f;
-  const bool use_top_p = p.top_p < 1.0f;
-
-  // Tokens that can be chosen at all, with their weights relative to the best one's.
-  std::vector<Candidate> kept;
-  std::vector<double> weights;
-  double total = 0;
-  for (float logit : logits) total += weight(logit);
-  // With top-p alone, tokens under (1 - p) / vocab hold less than 1 - p together, so the nucleus is
-  // among the others; with min-p, tokens under min_p of the best are out by definition (it scales
-  // with the best one's weight, 1).
-  double floor = static_cast<double>(p.min_p);
-  if (use_top_p && !use_top_k && !use_typical) {
-    floor = std::max(floor, (1.0 - p.top_p) / static_cast<double>(logits.size()) * total);
+  if (!use_top_k && p.typical_p >= 1.0f && p.top_p >= 1.0f && p.min_p <= 0.0f) {
+    double target = random_.Uniform() * total;
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      target -= weights_[i];
+      if (target < 0) return static_cast<int32_t>(i);
+    }
+    return best;
   }
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] == kForbidden) continue;
-    if (floor > 0 && weight(logits[i]) < floor) continue;
-    kept.push_back({static_cast<int32_t>(i), logits[i]});
-  }
-  auto by_logit = [](const Candidate& a, const Candidate& b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
-  };
+  std::vector<Candidate> kept = Candidates(total);
   if (use_top_k && kept.size() > static_cast<size_t>(p.top_k)) {
-    std::nth_element(kept.begin(), kept.begin() + p.top_k, kept.end(), by_logit);
+    std::nth_element(kept.begin(), kept.begin() + p.top_k, kept.end(), ByWeight);
     kept.resize(static_cast<size_t>(p.top_k));
   }
-  if (use_top_k || use_typical || use_top_p) std::sort(kept.begin(), kept.end(), by_logit);
-  auto refresh = [&] {
-    weights.resize(kept.size());
-    total = 0;
-    for (size_t i = 0; i < kept.size(); ++i) total += weights[i] = weight(kept[i].logit);
-  };
-  const double full_total = total;
-  refresh();
-  if (use_typical) {
-    // Locally typical sampling (Meister et al. 2022): nearest to the entropy first.
-    double entropy = 0;
-    for (double w : weights) {
-      if (w > 0) entropy -= w / total * std::log(w / total);
-    }
-    std::vector<size_t> order(kept.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    auto distance = [&](size_t i) { return std::abs(-std::log(weights[i] / total) - entropy); };
-    std::stable_sort(order.begin(), order.end(),
-                     [&](size_t a, size_t b) { return distance(a) < distance(b); });
-    std::vector<Candidate> typical;
-    double mass = 0;
-    for (size_t i : order) {
-      typical.push_back(kept[i]);
-      mass += weights[i] / total;
-      if (mass >= p.typical_p) break;
-    }
-    kept = std::move(typical);
-    std::sort(kept.begin(), kept.end(), by_logit);
-    refresh();
-  }
-  if (use_top_p) {
+  std::sort(kept.begin(), kept.end(), ByWeight);
+  if (p.typical_p < 1.0f) KeepTypical(&kept);
+  if (p.top_p < 1.0f) {
     // Nucleus sampling (Holtzman et al. 2020): the fewest tokens whose mass reaches top_p of the
     // distribution that the steps before left.
-    const double reference = use_top_k || use_typical || p.min_p > 0 ? total : full_total;
+    const bool whole = !use_top_k && p.typical_p >= 1.0f && p.min_p <= 0.0f;
+    const double wanted = p.top_p * (whole ? total : Sum(kept));
     double mass = 0;
     size_t count = 0;
-    while (count < kept.size() && mass < p.top_p * reference) mass += weights[count++];
+    while (count < kept.size() && mass < wanted) mass += kept[count++].weight;
     kept.resize(std::max<size_t>(count, 1));
-    refresh();
   }
-  double target = random_.Uniform() * total;
-  for (size_t i = 0; i < kept.size(); ++i) {
-    target -= weights[i];
-    if (target < 0) return kept[i].token;
+  double target = random_.Uniform() * Sum(kept);
+  for (const Candidate& candidate : kept) {
+    target -= candidate.weight;
+    if (target < 0) return candidate.token;
   }
   return kept.back().token;
 }
 
-void Sampler::FillLogprobs(std::span<const float> logits, TokenEvent* event) const {
+bool Sampler::ByWeight(const Candidate& a, const Candidate& b) {
+  return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
+}
+
+double Sampler::Sum(const std::vector<Candidate>& candidates) {
+  double sum = 0;
+  for (const Candidate& candidate : candidates) sum += candidate.weight;
+  return sum;
+}
+
+std::vector<Sampler::Candidate> Sampler::Candidates(double total) const {
+  const SamplingParams& p = *params_;
+  // min-p is relative to the best token, whose weight is 1. With top-p alone, tokens under
+  // (1 - p) / vocab hold less than 1 - p together, so the nucleus is among the others.
+  double floor = static_cast<double>(p.min_p);
+  if (p.top_p < 1.0f && p.top_k <= 0 && p.typical_p >= 1.0f) {
+    floor = std::max(floor, (1.0 - p.top_p) / static_cast<double>(weights_.size()) * total);
+  }
+  const auto least = static_cast<float>(floor);
+  std::vector<Candidate> kept;
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    if (weights_[i] >= least && weights_[i] > 0) {
+      kept.push_back({static_cast<int32_t>(i), weights_[i]});
+    }
+  }
+  return kept;
+}
+
+void Sampler::KeepTypical(std::vector<Candidate>* kept) const {
+  // Locally typical sampling (Meister et al. 2022): nearest to the entropy first.
+  const double total = Sum(*kept);
+  double entropy = 0;
+  for (const Candidate& candidate : *kept) {
+    entropy -= candidate.weight / total * std::log(candidate.weight / total);
+  }
+  auto distance = [&](const Candidate& candidate) {
+    return std::abs(-std::log(candidate.weight / total) - entropy);
+  };
+  std::stable_sort(kept->begin(), kept->end(), [&](const Candidate& a, const Candidate& b) {
+    return distance(a) < distance(b);
+  });
+  double mass = 0;
+  size_t count = 0;
+  while (count < kept->size() && mass < params_->typical_p * total) {
+    mass += (*kept)[count++].weight;
+  }
+  kept->resize(std::max<size_t>(count, 1));
+  std::sort(kept->begin(), kept->end(), ByWeight);
+}
+
+void Sampler::FillLogprobs(std::span<const float> logits, TokenEvent* event) {
   const float max = *std::max_element(logits.begin(), logits.end());
-  const double log_sum = LogSumExp(logits, max);
+  const double log_sum = max + std::log(ExpAll(logits, max, 1.0f, &weights_));
   auto logprob = [&](int32_t token) {
     return static_cast<float>(logits[static_cast<size_t>(token)] - log_sum);
   };

@@ -28,7 +28,7 @@ class Sampler {
  private:
   struct Candidate {
     int32_t token;
-    float logit;
+    float weight;  // relative to the best token's
   };
   struct Count {
     int32_t in_prompt = 0;
@@ -36,11 +36,17 @@ class Sampler {
   };
   void Adjust(std::span<float> logits, TokenConstraint* constraint) const;
   int32_t Pick(std::span<const float> logits);
-  void FillLogprobs(std::span<const float> logits, TokenEvent* event) const;
+  // The tokens whose weight in weights_, which sums to `total`, lets them be chosen at all.
+  std::vector<Candidate> Candidates(double total) const;
+  void KeepTypical(std::vector<Candidate>* kept) const;
+  static bool ByWeight(const Candidate& a, const Candidate& b);
+  static double Sum(const std::vector<Candidate>& candidates);
+  void FillLogprobs(std::span<const float> logits, TokenEvent* event);
 
   const SamplingParams* params_;
   Random random_;
   absl::flat_hash_map<int32_t, Count> counts_;
+  std::vector<float> weights_;  // [vocab], kept between calls
 };
 
 }  // namespace terrace::engine

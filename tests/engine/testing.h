@@ -1,0 +1,123 @@
+// A whole engine over the tiny golden models, for tests: device, backend, tier manager, opened model.
+#ifndef TERRACE_TESTS_ENGINE_TESTING_H_
+#define TERRACE_TESTS_ENGINE_TESTING_H_
+
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/units.h"
+#include "device/cpu/cpu_device.h"
+#include "device/cpu/thread_team.h"
+#include "engine/engine.h"
+#include "ops/cpu/cpu_backend.h"
+#include "ops/ref/ref_backend.h"
+#include "tier/tier_manager.h"
+#include "weights/model_weights.h"
+
+namespace terrace::engine {
+
+// A golden model's expectations.
+struct Golden {
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> greedy;
+  std::vector<double> greedy_margin;
+  std::vector<float> logits;  // [tokens, vocab]
+  int32_t vocab = 0;
+};
+
+inline std::string ReadFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  EXPECT_TRUE(in.good()) << path;
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// `base` without its extension, e.g. ".../arch/llama".
+inline Golden ReadGolden(const std::string& base) {
+  Golden golden;
+  boost::json::value json = boost::json::parse(ReadFile(base + ".json"));
+  golden.tokens = boost::json::value_to<std::vector<int32_t>>(json.at("tokens"));
+  golden.greedy = boost::json::value_to<std::vector<int32_t>>(json.at("greedy"));
+  golden.greedy_margin = boost::json::value_to<std::vector<double>>(json.at("greedy_margin"));
+  golden.vocab = json.at("vocab_size").to_number<int32_t>();
+  std::string raw = ReadFile(base + ".logits.f32");
+  golden.logits.resize(raw.size() / sizeof(float));
+  std::memcpy(golden.logits.data(), raw.data(), golden.logits.size() * sizeof(float));
+  EXPECT_EQ(golden.logits.size(), golden.tokens.size() * static_cast<size_t>(golden.vocab));
+  return golden;
+}
+
+// A folder that is gone when the test ends.
+class TempFolder {
+ public:
+  TempFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "terrace-XXXXXX").string();
+    path_ = mkdtemp(pattern.data());
+  }
+  ~TempFolder() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+class Rig {
+ public:
+  // `variant` "ref" or the name of a CPU variant.
+  Rig(const std::string& variant, uint64_t budget_bytes, int threads = 2)
+      : team_(threads), device_(device::CreateCpuDevice()) {
+    if (variant == "ref") {
+      backend_ = ops::CreateRefBackend(&team_);
+    } else {
+      auto backend = ops::CreateCpuBackend(variant, &team_);
+      EXPECT_TRUE(backend.ok()) << backend.status();
+      backend_ = *std::move(backend);
+    }
+    tier::TierManagerOptions options;
+    options.device_budget_bytes = budget_bytes;
+    auto manager = tier::TierManager::Create(options, device_.get(), &clock_);
+    EXPECT_TRUE(manager.ok()) << manager.status();
+    manager_ = *std::move(manager);
+    engine_ = std::make_unique<Engine>(backend_.get(), manager_.get(), &clock_);
+  }
+
+  std::shared_ptr<EngineModel> Open(const std::string& path, const std::string& name,
+                                    bool write_image = false) {
+    weights::OpenOptions options;
+    options.name = name;
+    options.source_path = path;
+    options.image_folder = images_.path();
+    options.write_image = write_image;
+    auto weights = weights::ModelWeights::Open(options, backend_.get(), manager_.get());
+    EXPECT_TRUE(weights.ok()) << weights.status();
+    if (!weights.ok()) return nullptr;
+    auto model = EngineModel::Create({.name = name}, *std::move(weights));
+    EXPECT_TRUE(model.ok()) << model.status();
+    return model.ok() ? *model : nullptr;
+  }
+
+  Engine& engine() { return *engine_; }
+  tier::TierManager& manager() { return *manager_; }
+  ops::Backend& backend() { return *backend_; }
+  const Clock& clock() const { return clock_; }
+
+ private:
+  TempFolder images_;
+  RealClock clock_;
+  ThreadTeam team_;
+  std::unique_ptr<device::Device> device_;
+  std::unique_ptr<ops::Backend> backend_;
+  std::unique_ptr<tier::TierManager> manager_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace terrace::engine
+
+#endif  // TERRACE_TESTS_ENGINE_TESTING_H_
