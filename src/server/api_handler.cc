@@ -1,0 +1,380 @@
+#include "server/api_handler.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <exception>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/status.h"
+#include "obs/log.h"
+#include "obs/metrics.h"
+#include "server/json_text.h"
+
+namespace terrace::server {
+namespace {
+
+constexpr std::string_view kModelPath = "/v1/models/";
+// Tokens that /v1/completions gives if max_tokens is not said, as OpenAI defines it.
+constexpr int32_t kCompletionTokens = 16;
+
+std::string_view StateName(ModelStateKind state) {
+  switch (state) {
+    case ModelStateKind::kClosed: return "closed";
+    case ModelStateKind::kOpening: return "opening";
+    case ModelStateKind::kReady: return "ready";
+    case ModelStateKind::kFailed: return "failed";
+  }
+  return "";
+}
+
+void AppendModel(const ModelListing& model, std::string* out) {
+  *out += "{\"id\":";
+  AppendJsonString(model.name, out);
+  *out += fmt::format(",\"object\":\"model\",\"created\":{},\"owned_by\":\"terrace\",\"state\":\"{}\"",
+                      model.created, StateName(model.state));
+  if (model.max_context > 0) *out += fmt::format(",\"max_model_len\":{}", model.max_context);
+  if (!model.reason.empty()) {
+    *out += ",\"reason\":";
+    AppendJsonString(model.reason, out);
+  }
+  *out += "}";
+}
+
+// A prompt that the model cannot take.
+std::optional<ApiError> CheckLength(const ServedModel& model, size_t tokens,
+                                    std::string_view field) {
+  if (tokens == 0) {
+    return BadField(field, fmt::format("{} gives no token at all; say something.", field));
+  }
+  if (tokens < static_cast<size_t>(model.max_context())) return std::nullopt;
+  return BadField(
+      field,
+      fmt::format("The context of {} is {} tokens, and the prompt has {}, which leaves no room for an "
+                  "answer; shorten it by at least {}.",
+                  model.name(), model.max_context(), tokens, tokens + 1 - model.max_context()),
+      "context_length_exceeded");
+}
+
+// A prompt that could not be made: the client's input is at fault, unless something is wrong here.
+ApiError PromptError(const absl::Status& status, std::string_view field) {
+  if (status.code() == absl::StatusCode::kInternal) return FromStatus(status);
+  return BadField(field, std::string(Message(status)));
+}
+
+}  // namespace
+
+ApiHandler::ApiHandler(ApiOptions options, ApiDeps deps)
+    : options_(options), deps_(std::move(deps)), pool_(options.worker_threads) {}
+
+template <typename F>
+void ApiHandler::Guard(const std::shared_ptr<Exchange>& exchange, F&& task) {
+  // Libraries may throw, for want of memory if nothing else; that must cost one request only.
+  try {
+    task();
+  } catch (const std::exception& e) {
+    deps_.runtime_log->Error("a request failed", {{"id", exchange->request().id},
+                                                  {"error", std::string_view(e.what())}});
+    Answer(exchange, {.status = 500,
+                      .code = "internal_error",
+                      .message = "The server failed to prepare this request; its log says more."});
+  }
+}
+
+void ApiHandler::Handle(std::shared_ptr<Exchange> exchange) {
+  Guard(exchange, [&] { Dispatch(exchange); });
+}
+
+ApiHandler::Route ApiHandler::FindRoute(const HttpRequest& request,
+                                        std::string_view* allowed) const {
+  struct Entry {
+    std::string_view path;
+    std::string_view method;
+    Route route;
+    bool on_metrics_door;
+  };
+  static constexpr std::array<Entry, 8> kRoutes = {{
+      {"/v1/chat/completions", "POST", &ApiHandler::Chat, false},
+      {"/v1/completions", "POST", &ApiHandler::Complete, false},
+      {"/v1/models", "GET", &ApiHandler::ListModels, false},
+      {"/tokenize", "POST", &ApiHandler::Tokenize, false},
+      {"/detokenize", "POST", &ApiHandler::Detokenize, false},
+      {"/health", "GET", &ApiHandler::Health, true},
+      {"/ready", "GET", &ApiHandler::Ready, true},
+      {"/metrics", "GET", &ApiHandler::MetricsText, true},
+  }};
+  const bool metrics_door = request.door == Door::kMetrics;
+  for (const Entry& entry : kRoutes) {
+    if (entry.path != request.path || (metrics_door && !entry.on_metrics_door)) continue;
+    if (entry.path == "/metrics" && !metrics_door && !options_.metrics_on_api_port) continue;
+    *allowed = entry.method;
+    return entry.method == request.method ? entry.route : nullptr;
+  }
+  if (!metrics_door && request.path.starts_with(kModelPath)) {
+    *allowed = "GET";
+    return request.method == "GET" ? &ApiHandler::ShowModel : nullptr;
+  }
+  return nullptr;
+}
+
+void ApiHandler::Dispatch(const std::shared_ptr<Exchange>& exchange) {
+  std::string_view allowed;
+  const HttpRequest& request = exchange->request();
+  if (Route route = FindRoute(request, &allowed)) return (this->*route)(exchange);
+  ApiError error;
+  if (allowed.empty()) {
+    error = {.status = 404,
+             .code = "unknown_path",
+             .message = fmt::format("There is nothing at {}; the API is at /v1/chat/completions, "
+                                    "/v1/completions and /v1/models.", request.path)};
+  } else {
+    error = {.status = 405,
+             .code = "method_not_allowed",
+             .message = fmt::format("{} takes {} only.", request.path, allowed)};
+  }
+  exchange->access().error_code = error.code;
+  HttpResponse response = ErrorResponse(error);
+  if (!allowed.empty()) response.headers.emplace_back("Allow", allowed);
+  exchange->Respond(std::move(response));
+}
+
+void ApiHandler::Answer(const std::shared_ptr<Exchange>& exchange, const ApiError& error) {
+  exchange->access().error_code = error.code;
+  exchange->Respond(ErrorResponse(error));
+}
+
+void ApiHandler::Health(const std::shared_ptr<Exchange>& exchange) {
+  exchange->Respond({.body = "{\"status\":\"ok\"}"});
+}
+
+void ApiHandler::Ready(const std::shared_ptr<Exchange>& exchange) {
+  size_t usable = 0, failed = 0;
+  for (const ModelListing& model : deps_.models->List()) {
+    ++(model.state == ModelStateKind::kFailed ? failed : usable);
+  }
+  const bool draining = draining_.load();
+  const bool ready = !draining && usable > 0;
+  exchange->Respond(
+      {.status = ready ? 200 : 503,
+       .body = fmt::format("{{\"status\":\"{}\",\"models\":{},\"failed_models\":{}}}",
+                           draining  ? "draining"
+                           : ready   ? "ready"
+                                     : "no model can be served",
+                           usable, failed)});
+}
+
+void ApiHandler::MetricsText(const std::shared_ptr<Exchange>& exchange) {
+  if (deps_.on_scrape) deps_.on_scrape();
+  exchange->Respond(
+      {.content_type = std::string(Metrics::kContentType), .body = deps_.metrics->Render()});
+}
+
+void ApiHandler::ListModels(const std::shared_ptr<Exchange>& exchange) {
+  std::string body = "{\"object\":\"list\",\"data\":[";
+  bool first = true;
+  for (const ModelListing& model : deps_.models->List()) {
+    if (!first) body.push_back(',');
+    first = false;
+    AppendModel(model, &body);
+  }
+  body += "]}";
+  exchange->Respond({.body = std::move(body)});
+}
+
+void ApiHandler::ShowModel(const std::shared_ptr<Exchange>& exchange) {
+  const std::string name = exchange->request().path.substr(kModelPath.size());
+  std::string names;
+  for (const ModelListing& model : deps_.models->List()) {
+    if (model.name == name) {
+      std::string body;
+      AppendModel(model, &body);
+      return exchange->Respond({.body = std::move(body)});
+    }
+    names += (names.empty() ? "" : ", ") + model.name;
+  }
+  Answer(exchange, {.status = 404,
+                    .code = "model_not_found",
+                    .message = fmt::format("There is no model \"{}\"; this server has: {}.", name,
+                                           names),
+                    .param = "model"});
+}
+
+void ApiHandler::Prepare(const std::shared_ptr<Exchange>& exchange,
+                         std::function<bool(bool)> step) {
+  if (exchange->request().body.size() <= options_.inline_body_bytes && step(false)) return;
+  pool_.Post([this, exchange, step = std::move(step)] {
+    if (exchange->gone()) return;  // it gave up while waiting
+    Guard(exchange, [&] { step(true); });
+  });
+}
+
+void ApiHandler::Chat(const std::shared_ptr<Exchange>& exchange) {
+  Prepare(exchange, [this, exchange](bool may_wait) { return PrepareChat(exchange, may_wait); });
+}
+
+void ApiHandler::Complete(const std::shared_ptr<Exchange>& exchange) {
+  Prepare(exchange,
+          [this, exchange](bool may_wait) { return PrepareCompletion(exchange, may_wait); });
+}
+
+void ApiHandler::Tokenize(const std::shared_ptr<Exchange>& exchange) {
+  Prepare(exchange, [this, exchange](bool may_wait) { return PrepareTokenize(exchange, may_wait); });
+}
+
+void ApiHandler::Detokenize(const std::shared_ptr<Exchange>& exchange) {
+  Prepare(exchange,
+          [this, exchange](bool may_wait) { return PrepareDetokenize(exchange, may_wait); });
+}
+
+bool ApiHandler::FindModel(const std::shared_ptr<Exchange>& exchange, const std::string& name,
+                           bool may_wait, std::shared_ptr<const ServedModel>* model) {
+  *model = deps_.models->TryGet(name);
+  if (*model == nullptr) {
+    if (!may_wait) return false;
+    auto got = deps_.models->Get(name);
+    if (!got.ok()) {
+      ApiError error = FromStatus(got.status());
+      if (got.status().code() != absl::StatusCode::kNotFound) {
+        error.status = 503;
+        error.code = "model_unavailable";
+      }
+      error.param = "model";
+      Answer(exchange, error);
+      return true;
+    }
+    *model = *std::move(got);
+  }
+  exchange->access().model = (*model)->name();
+  return true;
+}
+
+bool ApiHandler::PrepareChat(const std::shared_ptr<Exchange>& exchange, bool may_wait) {
+  ChatRequest request;
+  if (auto error = ParseChatRequest(exchange->request().body, &request)) {
+    Answer(exchange, *error);
+    return true;
+  }
+  GenerationPlan plan;
+  if (!FindModel(exchange, request.params.model, may_wait, &plan.model)) return false;
+  if (plan.model == nullptr) return true;
+  auto prompt = plan.model->EncodeChat(request.input);
+  if (!prompt.ok()) {
+    Answer(exchange, PromptError(prompt.status(), "messages"));
+    return true;
+  }
+  if (auto error = CheckLength(*plan.model, prompt->size(), "messages")) {
+    Answer(exchange, *error);
+    return true;
+  }
+  plan.params = std::move(request.params);
+  plan.prompts.push_back(*std::move(prompt));
+  Generate(exchange, Api::kChat, std::move(plan));
+  return true;
+}
+
+bool ApiHandler::PrepareCompletion(const std::shared_ptr<Exchange>& exchange, bool may_wait) {
+  CompletionRequest request;
+  if (auto error = ParseCompletionRequest(exchange->request().body, &request)) {
+    Answer(exchange, *error);
+    return true;
+  }
+  GenerationPlan plan;
+  if (!FindModel(exchange, request.params.model, may_wait, &plan.model)) return false;
+  if (plan.model == nullptr) return true;
+  const ServedModel& model = *plan.model;
+  for (Prompt& prompt : request.prompts) {
+    std::vector<int32_t> ids = std::move(prompt.ids);
+    std::optional<ApiError> error;
+    if (prompt.is_ids) {
+      error = CheckIds(ids, "prompt", model.vocab_size());
+    } else if (auto encoded = model.EncodeText(prompt.text, true, true); encoded.ok()) {
+      ids = *std::move(encoded);
+    } else {
+      error = PromptError(encoded.status(), "prompt");
+    }
+    if (!error) error = CheckLength(model, ids.size(), "prompt");
+    if (error) {
+      Answer(exchange, *error);
+      return true;
+    }
+    if (request.echo) {
+      plan.echo.push_back(prompt.is_ids ? Decode(model.tokenizer(), ids)
+                                        : std::move(prompt.text));
+    }
+    plan.prompts.push_back(std::move(ids));
+  }
+  plan.params = std::move(request.params);
+  if (!plan.params.max_tokens) plan.params.max_tokens = kCompletionTokens;
+  Generate(exchange, Api::kCompletion, std::move(plan));
+  return true;
+}
+
+void ApiHandler::Generate(const std::shared_ptr<Exchange>& exchange, Api api,
+                          GenerationPlan plan) {
+  if (auto error = CheckLogitBias(plan.params, plan.model->vocab_size())) {
+    return Answer(exchange, *error);
+  }
+  if (draining_.load()) {
+    return Answer(exchange, {.status = 503,
+                             .code = "shutting_down",
+                             .message = "The server is shutting down; send the request again soon.",
+                             .retry_after_s = 5});
+  }
+  ResponseWriter writer(api, NewId(api), deps_.clock->WallUs() / 1'000'000, plan.model->name(),
+                        plan.params.sampling.top_logprobs.has_value(), plan.params.include_usage);
+  Generation::Start(std::move(plan), std::move(writer), deps_.scheduler,
+                    [this](std::function<void()> task) { pool_.Post(std::move(task)); }, exchange);
+}
+
+bool ApiHandler::PrepareTokenize(const std::shared_ptr<Exchange>& exchange, bool may_wait) {
+  TokenizeRequest request;
+  if (auto error = ParseTokenizeRequest(exchange->request().body, &request)) {
+    Answer(exchange, *error);
+    return true;
+  }
+  std::shared_ptr<const ServedModel> model;
+  if (!FindModel(exchange, request.model, may_wait, &model)) return false;
+  if (model == nullptr) return true;
+  auto ids = request.chat ? model->EncodeChat(*request.chat)
+                          : model->EncodeText(request.text, request.add_special,
+                                              request.parse_special);
+  if (!ids.ok()) {
+    Answer(exchange, PromptError(ids.status(), request.chat ? "messages" : "prompt"));
+    return true;
+  }
+  exchange->Respond({.body = fmt::format("{{\"tokens\":[{}],\"count\":{},\"max_model_len\":{}}}",
+                                         fmt::join(*ids, ","), ids->size(),
+                                         model->max_context())});
+  return true;
+}
+
+bool ApiHandler::PrepareDetokenize(const std::shared_ptr<Exchange>& exchange, bool may_wait) {
+  DetokenizeRequest request;
+  if (auto error = ParseDetokenizeRequest(exchange->request().body, &request)) {
+    Answer(exchange, *error);
+    return true;
+  }
+  std::shared_ptr<const ServedModel> model;
+  if (!FindModel(exchange, request.model, may_wait, &model)) return false;
+  if (model == nullptr) return true;
+  if (auto error = CheckIds(request.ids, "tokens", model->vocab_size())) {
+    Answer(exchange, *error);
+    return true;
+  }
+  const std::string text = Decode(model->tokenizer(), request.ids, {.render_special = true});
+  std::string body = "{\"prompt\":";
+  AppendJsonString(text, &body);
+  body += "}";
+  exchange->Respond({.body = std::move(body)});
+  return true;
+}
+
+std::string ApiHandler::NewId(Api api) {
+  const uint64_t number = next_id_.fetch_add(1, std::memory_order_relaxed);
+  return fmt::format("{}-{:016x}{:08x}", api == Api::kChat ? "chatcmpl" : "cmpl",
+                     Hash64(&number, sizeof(number), options_.id_seed), number & 0xffffffffu);
+}
+
+}  // namespace terrace::server

@@ -1,0 +1,104 @@
+// The HTTP API: routes requests, checks them, turns them into requests to the scheduler, and shows
+// models, health and metrics.
+//
+// Thread-safe. Small requests are prepared on the IO thread that read them; larger ones, and those
+// whose model is not open yet, on a small pool, so that /health answers quickly whatever else is sent.
+#ifndef TERRACE_SERVER_API_HANDLER_H_
+#define TERRACE_SERVER_API_HANDLER_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "scheduler/scheduler.h"
+#include "server/api_error.h"
+#include "server/exchange.h"
+#include "server/generation.h"
+#include "server/model_source.h"
+#include "server/openai_request.h"
+#include "server/worker_pool.h"
+
+namespace terrace {
+class Clock;
+class Logger;
+class Metrics;
+}  // namespace terrace
+
+namespace terrace::server {
+
+struct ApiOptions {
+  int32_t worker_threads = 2;
+  size_t inline_body_bytes = 4096;  // bodies up to this are prepared on the IO thread
+  bool metrics_on_api_port = true;
+  uint64_t id_seed = 0;             // for the ids of answers
+};
+
+struct ApiDeps {
+  ModelSource* models = nullptr;
+  scheduler::Scheduler* scheduler = nullptr;
+  const Clock* clock = nullptr;
+  Metrics* metrics = nullptr;
+  Logger* runtime_log = nullptr;
+  // Called before metrics are read, to bring gauges up to date; may be empty. Must be quick.
+  std::function<void()> on_scrape;
+};
+
+class ApiHandler final : public HttpHandler {
+ public:
+  // All of `deps` must outlive the handler; the handler must outlive the HTTP server that calls it.
+  ApiHandler(ApiOptions options, ApiDeps deps);
+
+  void Handle(std::shared_ptr<Exchange> exchange) override;
+
+  // From now on /ready says no and generation is refused with 503; what runs goes on.
+  void BeginDrain() { draining_.store(true); }
+
+ private:
+  using Route = void (ApiHandler::*)(const std::shared_ptr<Exchange>&);
+
+  void Dispatch(const std::shared_ptr<Exchange>& exchange);
+  Route FindRoute(const HttpRequest& request, std::string_view* allowed) const;
+  // Runs `task` and answers with 500 if it throws.
+  template <typename F>
+  void Guard(const std::shared_ptr<Exchange>& exchange, F&& task);
+
+  void Health(const std::shared_ptr<Exchange>& exchange);
+  void Ready(const std::shared_ptr<Exchange>& exchange);
+  void MetricsText(const std::shared_ptr<Exchange>& exchange);
+  void ListModels(const std::shared_ptr<Exchange>& exchange);
+  void ShowModel(const std::shared_ptr<Exchange>& exchange);
+  void Chat(const std::shared_ptr<Exchange>& exchange);
+  void Complete(const std::shared_ptr<Exchange>& exchange);
+  void Tokenize(const std::shared_ptr<Exchange>& exchange);
+  void Detokenize(const std::shared_ptr<Exchange>& exchange);
+
+  // Runs `step(true)` on the pool, or `step(false)` at once if the body is small. A step that would
+  // have to wait and may not returns false and is run again on the pool.
+  void Prepare(const std::shared_ptr<Exchange>& exchange, std::function<bool(bool may_wait)> step);
+  bool PrepareChat(const std::shared_ptr<Exchange>& exchange, bool may_wait);
+  bool PrepareCompletion(const std::shared_ptr<Exchange>& exchange, bool may_wait);
+  bool PrepareTokenize(const std::shared_ptr<Exchange>& exchange, bool may_wait);
+  bool PrepareDetokenize(const std::shared_ptr<Exchange>& exchange, bool may_wait);
+
+  // The model by name, or an answer that there is none. False: it would have to wait.
+  bool FindModel(const std::shared_ptr<Exchange>& exchange, const std::string& name, bool may_wait,
+                 std::shared_ptr<const ServedModel>* model);
+  void Generate(const std::shared_ptr<Exchange>& exchange, Api api, GenerationPlan plan);
+  void Answer(const std::shared_ptr<Exchange>& exchange, const ApiError& error);
+  std::string NewId(Api api);
+
+  const ApiOptions options_;
+  const ApiDeps deps_;
+  std::atomic<bool> draining_{false};
+  std::atomic<uint64_t> next_id_{0};
+  WorkerPool pool_;  // last: its threads use the rest
+};
+
+}  // namespace terrace::server
+
+#endif  // TERRACE_SERVER_API_HANDLER_H_

@@ -1,0 +1,183 @@
+#include "server/http_server.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "obs/log.h"
+#include "server/http_connection.h"
+
+namespace terrace::server {
+namespace {
+
+namespace asio = boost::asio;
+using Tcp = asio::ip::tcp;
+
+constexpr int kBacklog = 4096;
+// Rest after an accept that failed, such as for want of file descriptors.
+constexpr auto kAcceptRest = std::chrono::milliseconds(100);
+
+struct Listener {
+  Listener(asio::io_context& context, Door which) : acceptor(context), rest(context), door(which) {}
+  Tcp::acceptor acceptor;
+  asio::steady_timer rest;
+  Door door;
+};
+
+class HttpServerImpl final : public HttpServer {
+ public:
+  HttpServerImpl(HttpOptions options, HttpDeps deps) {
+    shared_->options = std::move(options);
+    shared_->deps = deps;
+    const int threads = std::max(1, shared_->options.io_threads);
+    for (int i = 0; i < threads; ++i) threads_.push_back(std::make_shared<IoThread>());
+  }
+  ~HttpServerImpl() override { Stop(); }
+
+  absl::Status BindAll();
+  std::vector<uint16_t> ports() const override { return ports_; }
+  void Start(HttpHandler* handler) override;
+  bool Drain(int64_t timeout_us) override;
+  void Stop() override;
+  int64_t open_connections() const override { return shared_->connections.load(); }
+
+ private:
+  void Accept(Listener* listener);
+
+  std::shared_ptr<HttpShared> shared_ = std::make_shared<HttpShared>();  // with the connections
+  std::vector<std::shared_ptr<IoThread>> threads_;
+  std::vector<asio::executor_work_guard<asio::io_context::executor_type>> work_;
+  std::vector<std::unique_ptr<Listener>> listeners_;
+  std::vector<uint16_t> ports_;
+  size_t next_thread_ = 0;  // for thread 0, which accepts
+  std::atomic<bool> stopping_{false};
+};
+
+absl::Status BindError(const HttpEndpoint& endpoint, std::string_view why) {
+  return absl::FailedPreconditionError(
+      fmt::format("cannot listen on {} port {}: {}", endpoint.host, endpoint.port, why));
+}
+
+absl::Status HttpServerImpl::BindAll() {
+  asio::io_context& context = threads_[0]->context;
+  for (const HttpEndpoint& endpoint : shared_->options.endpoints) {
+    boost::system::error_code ec;
+    Tcp::resolver resolver(context);
+    auto found = resolver.resolve(endpoint.host, fmt::format("{}", endpoint.port),
+                                  Tcp::resolver::passive | Tcp::resolver::numeric_service, ec);
+    if (ec || found.empty()) return BindError(endpoint, ec ? ec.message() : "no such address");
+    Tcp::endpoint address = *found.begin();
+    for (const auto& each : found) {
+      if (each.endpoint().address().is_v4()) {
+        address = each.endpoint();
+        break;
+      }
+    }
+    auto listener = std::make_unique<Listener>(context, endpoint.door);
+    Tcp::acceptor& acceptor = listener->acceptor;
+    acceptor.open(address.protocol(), ec);
+    // Lets a restarted server bind while old connections linger. On Linux it does not let two
+    // servers listen on one port; SO_REUSEPORT would, and must not be set.
+    if (!ec) acceptor.set_option(asio::socket_base::reuse_address(true), ec);
+    if (!ec) acceptor.bind(address, ec);
+    if (!ec) acceptor.listen(kBacklog, ec);
+    if (ec) {
+      return BindError(endpoint, ec == asio::error::address_in_use
+                                     ? "the port is taken by another process; stop it or choose "
+                                       "another port"
+                                     : ec.message());
+    }
+    const Tcp::endpoint bound = acceptor.local_endpoint(ec);
+    ports_.push_back(ec ? endpoint.port : bound.port());
+    listeners_.push_back(std::move(listener));
+  }
+  return absl::OkStatus();
+}
+
+void HttpServerImpl::Start(HttpHandler* handler) {
+  shared_->handler = handler;
+  for (auto& io : threads_) work_.emplace_back(io->context.get_executor());
+  for (auto& listener : listeners_) Accept(listener.get());
+  for (auto& io : threads_) {
+    io->thread = std::thread([io = io.get()] { io->context.run(); });
+  }
+}
+
+void HttpServerImpl::Accept(Listener* listener) {
+  std::shared_ptr<IoThread> io = threads_[next_thread_++ % threads_.size()];
+  listener->acceptor.async_accept(
+      io->context, [this, listener, io](const boost::system::error_code& ec, Tcp::socket socket) {
+        if (stopping_.load(std::memory_order_relaxed)) return;
+        if (ec) {
+          shared_->deps.runtime_log->Warning("a connection could not be taken",
+                                             {{"error", ec.message()}});
+          listener->rest.expires_after(kAcceptRest);
+          listener->rest.async_wait([this, listener](const boost::system::error_code&) {
+            if (!stopping_.load(std::memory_order_relaxed)) Accept(listener);
+          });
+          return;
+        }
+        if (shared_->connections.fetch_add(1) >= shared_->options.max_connections) {
+          shared_->connections.fetch_sub(1);  // the socket closes with this scope
+        } else {
+          auto connection =
+              std::make_shared<HttpConnection>(shared_, io, std::move(socket), listener->door);
+          asio::post(io->context, [this, connection] {
+            if (!stopping_.load(std::memory_order_relaxed)) connection->Start();
+          });
+        }
+        Accept(listener);
+      });
+}
+
+bool HttpServerImpl::Drain(int64_t timeout_us) {
+  shared_->draining.store(true);
+  for (auto& io : threads_) {
+    asio::post(io->context, [io = io.get()] {
+      for (HttpConnection* connection : io->connections) connection->CloseIfIdle();
+    });
+  }
+  return shared_->WaitForExchanges(timeout_us);
+}
+
+void HttpServerImpl::Stop() {
+  if (stopping_.exchange(true)) return;
+  if (shared_->handler == nullptr) {
+    listeners_.clear();
+    return;
+  }
+  asio::post(threads_[0]->context, [this] {
+    for (auto& listener : listeners_) {
+      boost::system::error_code ec;
+      listener->acceptor.close(ec);
+      listener->rest.cancel();
+    }
+  });
+  for (auto& io : threads_) {
+    asio::post(io->context, [io = io.get()] {
+      for (HttpConnection* connection : io->connections) connection->Abort();
+    });
+  }
+  work_.clear();
+  for (auto& io : threads_) {
+    if (io->thread.joinable()) io->thread.join();
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Bind(HttpOptions options, HttpDeps deps) {
+  auto server = std::make_unique<HttpServerImpl>(std::move(options), deps);
+  absl::Status status = server->BindAll();
+  if (!status.ok()) return status;
+  return std::unique_ptr<HttpServer>(std::move(server));
+}
+
+}  // namespace terrace::server

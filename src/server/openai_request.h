@@ -1,0 +1,110 @@
+// The bodies of OpenAI-style requests, read and checked. Everything in a body is hostile: size is
+// bounded by the HTTP server, nesting and counts here, every number is checked for being finite and
+// in range, and every error names its field. null means absent; unknown fields are ignored.
+//
+// The rules where the API leaves room:
+// - max_completion_tokens wins over max_tokens; values above the room left in the context are cut to
+//   it; less than 1 is an error.
+// - temperature below 1e-5 means greedy; top_p 0 means greedy; top_k 0 and -1 mean off.
+// - seed is any 64-bit integer.
+// - stop takes up to 16 strings, none of them empty.
+// - logit_bias keys are ids of the model's vocabulary, values -100 to 100.
+// - stream_options is an error without stream.
+// - What this build cannot do (JSON constraints, tool calls, images) is an error, never ignored.
+// - An assistant turn with tool_calls may have null, missing or empty content: all the same.
+// - Tool call arguments that are no JSON object are shown to the template as the text they are.
+#ifndef TERRACE_SERVER_OPENAI_REQUEST_H_
+#define TERRACE_SERVER_OPENAI_REQUEST_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "request/request.h"
+#include "server/api_error.h"
+
+namespace terrace::server {
+
+inline constexpr int kMaxJsonDepth = 64;
+inline constexpr int kMaxChoices = 16;      // n, or prompts times n
+inline constexpr int kMaxStops = 16;
+inline constexpr int kMaxMessages = 10'000;
+
+struct GenerationParams {
+  std::string model;
+  int32_t n = 1;
+  bool stream = false;
+  bool include_usage = false;
+  std::vector<std::string> stop;
+  std::optional<int32_t> max_tokens;
+  SamplingParams sampling;
+};
+
+struct ToolCall {
+  std::string id;
+  std::string name;
+  std::string arguments;  // as sent: usually the text of a JSON object
+};
+
+struct ChatMessage {
+  std::string role;       // system, developer, user, assistant, tool or function
+  std::string content;    // parts joined with nothing between
+  std::string name;
+  std::string tool_call_id;
+  std::string reasoning_content;
+  std::vector<ToolCall> tool_calls;
+};
+
+struct Conversation {
+  std::vector<ChatMessage> messages;
+  bool add_generation_prompt = true;
+  std::string template_kwargs;  // chat_template_kwargs: the text of a JSON object; empty: none
+};
+
+struct ChatRequest {
+  GenerationParams params;
+  Conversation input;
+};
+
+// Text, or token ids.
+struct Prompt {
+  std::string text;
+  std::vector<int32_t> ids;
+  bool is_ids = false;
+};
+
+struct CompletionRequest {
+  GenerationParams params;
+  std::vector<Prompt> prompts;  // at least one
+  bool echo = false;
+};
+
+struct TokenizeRequest {
+  std::string model;
+  std::string text;
+  std::optional<Conversation> chat;  // instead of text
+  bool add_special = true;
+  bool parse_special = true;
+};
+
+struct DetokenizeRequest {
+  std::string model;
+  std::vector<int32_t> ids;
+};
+
+// Each fills `*out` or returns what is wrong with the body.
+std::optional<ApiError> ParseChatRequest(std::string_view body, ChatRequest* out);
+std::optional<ApiError> ParseCompletionRequest(std::string_view body, CompletionRequest* out);
+std::optional<ApiError> ParseTokenizeRequest(std::string_view body, TokenizeRequest* out);
+std::optional<ApiError> ParseDetokenizeRequest(std::string_view body, DetokenizeRequest* out);
+
+// What can only be checked once the model is known: ids against its vocabulary.
+std::optional<ApiError> CheckLogitBias(const GenerationParams& params, int32_t vocab_size);
+std::optional<ApiError> CheckIds(const std::vector<int32_t>& ids, std::string_view field,
+                                 int32_t vocab_size);
+
+}  // namespace terrace::server
+
+#endif  // TERRACE_SERVER_OPENAI_REQUEST_H_
