@@ -102,7 +102,8 @@ TEST_F(House, IncludesPointUpTheLayers) {
       if (!layers.may_use.contains(folder)) continue;  // A library such as absl.
       EXPECT_TRUE(layers.may_use[own].contains(folder))
           << At(file, i + 1) << "src/LAYERS does not let " << own << " include " << path;
-      EXPECT_TRUE(Find("src/" + path)) << At(file, i + 1) << path << " does not exist";
+      EXPECT_TRUE(fs::exists(fs::path(TERRACE_SOURCE_DIR) / "src" / path))
+          << At(file, i + 1) << path << " does not exist";
     }
   }
 }
