@@ -266,9 +266,7 @@ std::string TokenizerImpl::TokenBytes(int32_t id, bool render_special) const {
     case TokenType::kUserDefined:
       return model_->DecodeUserDefined(text);
     case TokenType::kByte:
-      // The table may hold another id for the same byte, so the spelling decides.
-      return std::string(1,
-                         static_cast<char>(std::stoi(std::string(text.substr(3, 2)), nullptr, 16)));
+      return std::string(1, static_cast<char>(vocab_->ByteValue(id)));
     case TokenType::kControl:
     case TokenType::kUnknown:
     case TokenType::kUnused:

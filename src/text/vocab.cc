@@ -185,6 +185,11 @@ int32_t Vocab::FindOrdinary(std::string_view text) const {
   return types_[id] == TokenType::kNormal || types_[id] == TokenType::kUserDefined ? id : -1;
 }
 
+uint8_t Vocab::ByteValue(int32_t id) const {
+  // Load has turned tokens that do not parse into normal ones.
+  return static_cast<uint8_t>(ParseByteToken(Text(id)));
+}
+
 size_t Vocab::bytes() const {
   return sizeof(*this) + arena_.capacity() + offsets_.capacity() * sizeof(uint32_t) +
          types_.capacity() + scores_.capacity() * sizeof(float) + types_.size() / 8 +

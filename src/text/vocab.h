@@ -42,6 +42,8 @@ class Vocab {
   int32_t FindOrdinary(std::string_view text) const;
   // The token for one raw byte ("<0x41>"), or -1.
   int32_t ByteToken(uint8_t byte) const { return byte_tokens_[byte]; }
+  // The byte that a token of type kByte stands for.
+  uint8_t ByteValue(int32_t id) const;
   size_t max_token_bytes() const { return max_token_bytes_; }
   const std::vector<std::string>& warnings() const { return warnings_; }
   size_t bytes() const;

@@ -85,6 +85,14 @@ inline std::vector<int32_t> EncodeOrDie(const Tokenizer& tokenizer, std::string_
   return ids.ok() ? *ids : std::vector<int32_t>{};
 }
 
+// The message with which a bad config is refused.
+inline std::string ErrorOf(TokenizerConfig config) {
+  auto tokenizer = Tokenizer::Create(std::move(config));
+  if (tokenizer.ok()) return "no error";
+  EXPECT_EQ(tokenizer.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(Message(tokenizer.status()));
+}
+
 }  // namespace terrace
 
 #endif  // TERRACE_TESTS_TEXT_TOKENIZER_TEST_UTIL_H_
