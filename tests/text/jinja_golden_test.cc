@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include <boost/json.hpp>
 #include <gtest/gtest.h>
+#include <boost/json.hpp>
 
 #include "base/status.h"
 #include "text/jinja/json.h"
@@ -33,9 +33,9 @@ std::string RunScenario(const std::string& source, const boost::json::object& sc
   TemplateOptions plain;
   plain.generation_tag = false;  // The reference environment does not know it.
   const auto parsed = Template::Parse(source, plain);
-  const absl::StatusOr<Rendered> rendered =
-      parsed.ok() ? (*parsed)->Render(*context->dict(), options)
-                  : absl::StatusOr<Rendered>(parsed.status());
+  const absl::StatusOr<Rendered> rendered = parsed.ok()
+                                                ? (*parsed)->Render(*context->dict(), options)
+                                                : absl::StatusOr<Rendered>(parsed.status());
   if (!scenario.contains("output")) {
     return rendered.ok() ? "rendered, but the reference failed" : "";
   }
@@ -45,7 +45,8 @@ std::string RunScenario(const std::string& source, const boost::json::object& sc
   if (rendered->text == wanted) return "";
   const size_t same = static_cast<size_t>(
       std::mismatch(wanted.begin(), wanted.end(), rendered->text.begin(), rendered->text.end())
-          .first - wanted.begin());
+          .first -
+      wanted.begin());
   const size_t from = same < 40 ? 0 : same - 40;
   return "differs at byte " + std::to_string(same) + "\nwanted: " + wanted.substr(from, 160) +
          "\ngot:    " + rendered->text.substr(std::min(from, rendered->text.size()), 160);

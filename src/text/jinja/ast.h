@@ -39,8 +39,21 @@ enum class ExprKind : uint8_t {
 };
 
 enum class Op : uint8_t {
-  kAdd, kSub, kMul, kDiv, kFloorDiv, kMod, kPow,
-  kEq, kNe, kLt, kLe, kGt, kGe, kIn, kNotIn,
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kFloorDiv,
+  kMod,
+  kPow,
+  kEq,
+  kNe,
+  kLt,
+  kLe,
+  kGt,
+  kGe,
+  kIn,
+  kNotIn,
 };
 
 struct Expr;
@@ -73,9 +86,9 @@ struct Target {
   enum class Kind : uint8_t { kName, kAttr, kTuple } kind = Kind::kName;
   int line = 0;
   int symbol = -1;
-  std::string name;            // Of the variable.
-  std::string attr;            // kAttr: {% set name.attr = ... %}
-  std::vector<Target> parts;   // kTuple
+  std::string name;           // Of the variable.
+  std::string attr;           // kAttr: {% set name.attr = ... %}
+  std::vector<Target> parts;  // kTuple
 };
 
 enum class StmtKind : uint8_t {
@@ -100,9 +113,9 @@ using Body = std::vector<StmtPtr>;
 
 struct MacroDef {
   std::string name;
-  std::vector<int> parameters;               // Symbols.
+  std::vector<int> parameters;  // Symbols.
   std::vector<std::string> parameter_names;
-  std::vector<ExprPtr> defaults;             // Of the last parameters.
+  std::vector<ExprPtr> defaults;  // Of the last parameters.
   Body body;
   bool uses_varargs = false;
   bool uses_kwargs = false;

@@ -14,26 +14,44 @@ Value Interpreter::Eval(const Expr& e, const ScopePtr& scope) {
   const DepthGuard guard(this);
   Step();
   switch (e.kind) {
-    case ExprKind::kConst: return e.value;
-    case ExprKind::kName: return EvalName(e, scope);
+    case ExprKind::kConst:
+      return e.value;
+    case ExprKind::kName:
+      return EvalName(e, scope);
     case ExprKind::kList:
-    case ExprKind::kTuple: return EvalList(e, scope);
-    case ExprKind::kDict: return EvalDict(e, scope);
-    case ExprKind::kGetAttr: return EvalGetAttr(e, scope);
-    case ExprKind::kGetItem: return EvalGetItem(e, scope);
-    case ExprKind::kSlice: return EvalSlice(e, scope);
-    case ExprKind::kCall: return EvalCall(e, scope, nullptr);
-    case ExprKind::kFilter: return EvalFilter(e, scope);
-    case ExprKind::kTest: return EvalTest(e, scope);
-    case ExprKind::kNot: return !Eval(*e.kids[0], scope).Truthy();
-    case ExprKind::kNeg: return Negate(Eval(*e.kids[0], scope));
-    case ExprKind::kPos: return Positive(Eval(*e.kids[0], scope));
-    case ExprKind::kBinary: return EvalBinary(e, scope);
-    case ExprKind::kCompare: return EvalCompare(e, scope);
+    case ExprKind::kTuple:
+      return EvalList(e, scope);
+    case ExprKind::kDict:
+      return EvalDict(e, scope);
+    case ExprKind::kGetAttr:
+      return EvalGetAttr(e, scope);
+    case ExprKind::kGetItem:
+      return EvalGetItem(e, scope);
+    case ExprKind::kSlice:
+      return EvalSlice(e, scope);
+    case ExprKind::kCall:
+      return EvalCall(e, scope, nullptr);
+    case ExprKind::kFilter:
+      return EvalFilter(e, scope);
+    case ExprKind::kTest:
+      return EvalTest(e, scope);
+    case ExprKind::kNot:
+      return !Eval(*e.kids[0], scope).Truthy();
+    case ExprKind::kNeg:
+      return Negate(Eval(*e.kids[0], scope));
+    case ExprKind::kPos:
+      return Positive(Eval(*e.kids[0], scope));
+    case ExprKind::kBinary:
+      return EvalBinary(e, scope);
+    case ExprKind::kCompare:
+      return EvalCompare(e, scope);
     case ExprKind::kAnd:
-    case ExprKind::kOr: return EvalAndOr(e, scope);
-    case ExprKind::kConcat: return EvalConcat(e, scope);
-    case ExprKind::kCond: return EvalCond(e, scope);
+    case ExprKind::kOr:
+      return EvalAndOr(e, scope);
+    case ExprKind::kConcat:
+      return EvalConcat(e, scope);
+    case ExprKind::kCond:
+      return EvalCond(e, scope);
   }
   return None{};
 }
@@ -140,8 +158,8 @@ Value Interpreter::EvalCall(const Expr& e, const ScopePtr& scope, const Value* c
 }
 
 Value Interpreter::EvalFilter(const Expr& e, const ScopePtr& scope) {
-  const Value input = e.kids[0] != nullptr ? Eval(*e.kids[0], scope)
-                                           : std::exchange(filter_input_, Value());
+  const Value input =
+      e.kids[0] != nullptr ? Eval(*e.kids[0], scope) : std::exchange(filter_input_, Value());
   const CallArgs args = EvalArgs(e.args.get(), scope);
   line = e.line;
   if (e.filter == nullptr) FailType(fmt::format("No filter named '{}'.", e.name));

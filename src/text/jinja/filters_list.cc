@@ -8,9 +8,9 @@
 
 #include "text/jinja/filters.h"
 #include "text/jinja/format.h"
-#include "text/jinja/methods.h"
 #include "text/jinja/ops.h"
 #include "text/jinja/runtime.h"
+#include "text/jinja/strings.h"
 
 namespace terrace::jinja {
 namespace {

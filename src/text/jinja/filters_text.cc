@@ -10,9 +10,9 @@
 #include "text/jinja/filters.h"
 #include "text/jinja/format.h"
 #include "text/jinja/json.h"
-#include "text/jinja/methods.h"
 #include "text/jinja/ops.h"
 #include "text/jinja/runtime.h"
+#include "text/jinja/strings.h"
 #include "text/jinja/utf8.h"
 
 namespace terrace::jinja {
@@ -74,8 +74,8 @@ Value TitleFilter(Runtime& rt, const Value& v, Args) {
     for (size_t pos = 0; pos < run.size();) {
       const CodePoint c = DecodeAt(run, pos);
       word_start ? AppendUpper(c.value, &piece) : AppendLower(c.value, &piece);
-      word_start = IsSpace(c.value) || std::string_view("-({[<").find(run[pos]) !=
-                                           std::string_view::npos;
+      word_start =
+          IsSpace(c.value) || std::string_view("-({[<").find(run[pos]) != std::string_view::npos;
       pos += c.bytes;
     }
     builder.Append(piece, trusted);
@@ -319,8 +319,8 @@ Value WordWrapFilter(Runtime& rt, const Value& v, Args args) {
         lines.emplace_back(word.Sub(0, cut));
         word = word.Sub(cut);
       }
-      current = current.empty() ? word
-                                : ConcatStr(rt, ConcatStr(rt, current, Str(" ", true)), word);
+      current =
+          current.empty() ? word : ConcatStr(rt, ConcatStr(rt, current, Str(" ", true)), word);
     }
     lines.emplace_back(current);
   }
@@ -352,15 +352,19 @@ Value Escape(Runtime& rt, const Value& v, Args) { return EscapeHtml(rt, ToStr(rt
 
 constexpr NamedFilter kFilters[] = {
     {"abs", AbsFilter},
-    {"capitalize", [](Runtime& rt, const Value& v, Args) -> Value { return Capitalize(rt, ToStr(rt, v)); }},
-    {"center", [](Runtime& rt, const Value& v, Args args) -> Value {
-       return Center(rt, ToStr(rt, v), IntArg(Bind("center", args, {"width"})[0], 80));
+    {"capitalize",
+     [](Runtime& rt, const Value& v, Args) -> Value { return Capitalize(rt, ToStr(rt, v)); }},
+    {"center",
+     [](Runtime& rt, const Value& v, Args args) -> Value {
+       return Justify(rt, ToStr(rt, v), IntArg(Bind("center", args, {"width"})[0], 80),
+                      Str(" ", true), Place::kCenter);
      }},
     {"e", Escape},
     {"escape", Escape},
     {"filesizeformat", FileSizeFilter},
     {"float", FloatFilter},
-    {"forceescape", [](Runtime& rt, const Value& v, Args) -> Value {
+    {"forceescape",
+     [](Runtime& rt, const Value& v, Args) -> Value {
        return EscapeHtml(rt, ToStr(rt, v).WithMarkup(false));
      }},
     {"format", FormatFilter},
@@ -371,7 +375,8 @@ constexpr NamedFilter kFilters[] = {
     {"pprint", [](Runtime& rt, const Value& v, Args) -> Value { return Repr(rt, v); }},
     {"replace", ReplaceFilter},
     {"round", RoundFilter},
-    {"safe", [](Runtime& rt, const Value& v, Args) -> Value { return ToStr(rt, v).WithMarkup(true); }},
+    {"safe",
+     [](Runtime& rt, const Value& v, Args) -> Value { return ToStr(rt, v).WithMarkup(true); }},
     {"string", [](Runtime& rt, const Value& v, Args) -> Value { return ToStr(rt, v); }},
     {"striptags", StripTagsFilter},
     {"title", TitleFilter},

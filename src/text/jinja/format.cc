@@ -40,8 +40,10 @@ bool IsPrintable(uint32_t c) {
     case UTF8PROC_CATEGORY_CN:
     case UTF8PROC_CATEGORY_ZL:
     case UTF8PROC_CATEGORY_ZP:
-    case UTF8PROC_CATEGORY_ZS: return false;
-    default: return true;
+    case UTF8PROC_CATEGORY_ZS:
+      return false;
+    default:
+      return true;
   }
 }
 
@@ -172,11 +174,16 @@ std::string FormatMagnitude(double v, const Spec& spec) {
 
 std::string FormatMagnitude(uint64_t v, const Spec& spec) {
   switch (spec.type) {
-    case 'x': return fmt::format("{}{:x}", spec.alternate ? "0x" : "", v);
-    case 'X': return fmt::format("{}{:X}", spec.alternate ? "0X" : "", v);
-    case 'o': return fmt::format("{}{:o}", spec.alternate ? "0o" : "", v);
-    case 'b': return fmt::format("{}{:b}", spec.alternate ? "0b" : "", v);
-    default: return fmt::format("{}", v);
+    case 'x':
+      return fmt::format("{}{:x}", spec.alternate ? "0x" : "", v);
+    case 'X':
+      return fmt::format("{}{:X}", spec.alternate ? "0X" : "", v);
+    case 'o':
+      return fmt::format("{}{:o}", spec.alternate ? "0o" : "", v);
+    case 'b':
+      return fmt::format("{}{:b}", spec.alternate ? "0b" : "", v);
+    default:
+      return fmt::format("{}", v);
   }
 }
 
@@ -228,7 +235,9 @@ void AppendText(Runtime& rt, const Spec& spec, Str text, StrBuilder* out) {
   AppendPadded(rt, spec, "", text, '<', out);
 }
 
-bool IsFloatType(char type) { return std::string_view("eEfFgG").find(type) != std::string_view::npos; }
+bool IsFloatType(char type) {
+  return std::string_view("eEfFgG").find(type) != std::string_view::npos;
+}
 
 void CheckSpec(Runtime& rt, const Spec& spec) {
   rt.CheckString(static_cast<size_t>(spec.width));
@@ -268,7 +277,8 @@ class PercentArgs {
   }
 
   void CheckAllUsed() const {
-    if (tuple_ != nullptr ? next_ < tuple_->items.size() : (next_ == 0 && args_.dict() == nullptr)) {
+    if (tuple_ != nullptr ? next_ < tuple_->items.size()
+                          : (next_ == 0 && args_.dict() == nullptr)) {
       FailType("not all arguments converted during string formatting");
     }
   }
@@ -304,8 +314,8 @@ void AppendPercent(Runtime& rt, const Spec& given, const Value& arg, StrBuilder*
   }
   double number = 0;
   if (!AsDouble(arg, &number)) {
-    FailType(fmt::format("%{} format: a real number is required, not {}", spec.type,
-                         arg.TypeName()));
+    FailType(
+        fmt::format("%{} format: a real number is required, not {}", spec.type, arg.TypeName()));
   }
   if (IsFloatType(spec.type)) {
     AppendFloat(rt, spec, number, out);
@@ -326,12 +336,18 @@ Spec ReadPercentSpec(std::string_view text, size_t* pos, PercentArgs* args) {
   Spec spec;
   for (; *pos < text.size(); ++*pos) {
     const char c = text[*pos];
-    if (c == '-') spec.align = '<';
-    else if (c == '0') spec.fill = "0";
-    else if (c == '+') spec.plus = true;
-    else if (c == ' ') spec.space = true;
-    else if (c == '#') spec.alternate = true;
-    else break;
+    if (c == '-')
+      spec.align = '<';
+    else if (c == '0')
+      spec.fill = "0";
+    else if (c == '+')
+      spec.plus = true;
+    else if (c == ' ')
+      spec.space = true;
+    else if (c == '#')
+      spec.alternate = true;
+    else
+      break;
   }
   const auto number = [&] {
     if (*pos < text.size() && text[*pos] == '*') {
@@ -373,7 +389,9 @@ Spec ReadFormatSpec(std::string_view text) {
     spec.align = text[0];
     pos = 1;
   }
-  const auto skip = [&](char c) { return pos < text.size() && text[pos] == c ? (++pos, true) : false; };
+  const auto skip = [&](char c) {
+    return pos < text.size() && text[pos] == c ? (++pos, true) : false;
+  };
   spec.plus = skip('+');
   spec.space = !spec.plus && skip(' ');
   if (!spec.plus && !spec.space) skip('-');
@@ -386,7 +404,8 @@ Spec ReadFormatSpec(std::string_view text) {
   spec.grouped = skip(',');
   if (skip('.')) spec.precision = ReadNumber(text, &pos);
   if (pos < text.size()) spec.type = text[pos++];
-  if (pos != text.size()) FailType(fmt::format("Invalid format specifier '{}'", text.substr(0, 80)));
+  if (pos != text.size())
+    FailType(fmt::format("Invalid format specifier '{}'", text.substr(0, 80)));
   return spec;
 }
 
@@ -398,7 +417,8 @@ void AppendFormatted(Runtime& rt, Spec spec, const Value& arg, StrBuilder* out) 
   double number = 0;
   if (i != nullptr && std::string_view("\0bdoxX", 6).find(spec.type) != std::string_view::npos) {
     AppendInt(rt, spec, *i, out);
-  } else if (!plain_bool && AsDouble(arg, &number) && (IsFloatType(spec.type) || spec.type == '%')) {
+  } else if (!plain_bool && AsDouble(arg, &number) &&
+             (IsFloatType(spec.type) || spec.type == '%')) {
     AppendFloat(rt, spec, number, out);
   } else if (arg.is_double() && spec.type == '\0') {
     if (spec.precision >= 0) {
@@ -411,8 +431,8 @@ void AppendFormatted(Runtime& rt, Spec spec, const Value& arg, StrBuilder* out) 
     if (spec.align == '=') spec.align = '<';
     AppendText(rt, spec, ToStr(rt, arg), out);
   } else {
-    FailType(fmt::format("Unknown format code '{}' for object of type '{}'", spec.type,
-                         arg.TypeName()));
+    FailType(
+        fmt::format("Unknown format code '{}' for object of type '{}'", spec.type, arg.TypeName()));
   }
 }
 
@@ -423,7 +443,8 @@ Value FieldValue(Runtime& rt, std::string_view field, const CallArgs& args, size
   Value value;
   if (head.empty() || (head[0] >= '0' && head[0] <= '9')) {
     size_t pos = 0;
-    const size_t index = head.empty() ? (*automatic)++ : static_cast<size_t>(ReadNumber(head, &pos));
+    const size_t index =
+        head.empty() ? (*automatic)++ : static_cast<size_t>(ReadNumber(head, &pos));
     if (index >= args.positional.size()) {
       FailType("Replacement index out of range for positional args tuple");
     }
@@ -436,8 +457,8 @@ Value FieldValue(Runtime& rt, std::string_view field, const CallArgs& args, size
   }
   for (size_t pos = head_end; pos < field.size();) {
     const bool item = field[pos] == '[';
-    const size_t end = std::min(item ? field.find(']', pos) : field.find_first_of(".[", pos + 1),
-                                field.size());
+    const size_t end =
+        std::min(item ? field.find(']', pos) : field.find_first_of(".[", pos + 1), field.size());
     const std::string_view part = field.substr(pos + 1, end - pos - 1);
     size_t digits = 0;
     const int64_t index = ReadNumber(part, &digits);

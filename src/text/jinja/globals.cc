@@ -89,11 +89,8 @@ Value StrftimeNow(Runtime& rt, const CallArgs& args) {
 }
 
 constexpr std::pair<std::string_view, Function> kFunctions[] = {
-    {"dict", MakeDict},
-    {"namespace", MakeNamespace},
-    {"raise_exception", RaiseException},
-    {"range", MakeRange},
-    {"strftime_now", StrftimeNow},
+    {"dict", MakeDict},   {"namespace", MakeNamespace},  {"raise_exception", RaiseException},
+    {"range", MakeRange}, {"strftime_now", StrftimeNow},
 };
 
 }  // namespace

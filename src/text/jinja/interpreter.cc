@@ -110,19 +110,37 @@ Interpreter::Flow Interpreter::Exec(const Stmt& stmt, const ScopePtr& scope) {
   Step();
   line = stmt.line;
   switch (stmt.kind) {
-    case StmtKind::kText: Print(stmt.text); break;
-    case StmtKind::kOutput: Print(ToStr(*this, Eval(*stmt.expr, scope))); break;
-    case StmtKind::kFor: return ExecFor(stmt, scope, Eval(*stmt.expr, scope), 0);
-    case StmtKind::kIf: return ExecIf(stmt, scope);
-    case StmtKind::kSet: Assign(stmt.target, Eval(*stmt.expr, scope), scope); break;
-    case StmtKind::kSetBlock: return ExecSetBlock(stmt, scope);
-    case StmtKind::kMacro: ExecMacro(stmt, scope); break;
-    case StmtKind::kCallBlock: ExecCallBlock(stmt, scope); break;
-    case StmtKind::kFilterBlock: return ExecFilterBlock(stmt, scope);
-    case StmtKind::kWith: return ExecWith(stmt, scope);
-    case StmtKind::kScope: return ExecBody(stmt.body, std::make_shared<Scope>(scope));
-    case StmtKind::kBreak: return Flow::kBreak;
-    case StmtKind::kContinue: return Flow::kContinue;
+    case StmtKind::kText:
+      Print(stmt.text);
+      break;
+    case StmtKind::kOutput:
+      Print(ToStr(*this, Eval(*stmt.expr, scope)));
+      break;
+    case StmtKind::kFor:
+      return ExecFor(stmt, scope, Eval(*stmt.expr, scope), 0);
+    case StmtKind::kIf:
+      return ExecIf(stmt, scope);
+    case StmtKind::kSet:
+      Assign(stmt.target, Eval(*stmt.expr, scope), scope);
+      break;
+    case StmtKind::kSetBlock:
+      return ExecSetBlock(stmt, scope);
+    case StmtKind::kMacro:
+      ExecMacro(stmt, scope);
+      break;
+    case StmtKind::kCallBlock:
+      ExecCallBlock(stmt, scope);
+      break;
+    case StmtKind::kFilterBlock:
+      return ExecFilterBlock(stmt, scope);
+    case StmtKind::kWith:
+      return ExecWith(stmt, scope);
+    case StmtKind::kScope:
+      return ExecBody(stmt.body, std::make_shared<Scope>(scope));
+    case StmtKind::kBreak:
+      return Flow::kBreak;
+    case StmtKind::kContinue:
+      return Flow::kContinue;
   }
   return Flow::kNext;
 }
@@ -224,15 +242,20 @@ void Interpreter::ExecCallBlock(const Stmt& stmt, const ScopePtr& scope) {
 
 void Interpreter::Assign(const Target& target, Value value, const ScopePtr& scope) {
   switch (target.kind) {
-    case Target::Kind::kName: scope->Set(target.symbol, std::move(value)); return;
-    case Target::Kind::kAttr: AssignAttr(target, std::move(value), scope); return;
-    case Target::Kind::kTuple: break;
+    case Target::Kind::kName:
+      scope->Set(target.symbol, std::move(value));
+      return;
+    case Target::Kind::kAttr:
+      AssignAttr(target, std::move(value), scope);
+      return;
+    case Target::Kind::kTuple:
+      break;
   }
   line = target.line;
   const auto parts = IterItems(*this, value);
   if (parts->items.size() != target.parts.size()) {
-    FailType(fmt::format("{} values to unpack into {} names", parts->items.size(),
-                         target.parts.size()));
+    FailType(
+        fmt::format("{} values to unpack into {} names", parts->items.size(), target.parts.size()));
   }
   for (size_t i = 0; i < target.parts.size(); ++i) Assign(target.parts[i], parts->items[i], scope);
 }
@@ -284,7 +307,7 @@ void Interpreter::BindExtras(const MacroDef& macro, const CallArgs& args, const 
   const size_t count = macro.parameters.size();
   if (macro.uses_varargs) {
     std::vector<Value> rest(args.positional.begin() + static_cast<std::ptrdiff_t>(
-                                std::min(count, args.positional.size())),
+                                                          std::min(count, args.positional.size())),
                             args.positional.end());
     scope->Set(varargs_symbol_, MakeList(std::move(rest), ListKind::kTuple));
   } else if (args.positional.size() > count) {
@@ -317,8 +340,8 @@ void Interpreter::BindParameters(const MacroDef& macro, const CallArgs& args,
   for (size_t i = 0; i < count && i < args.positional.size(); ++i) bound[i] = &args.positional[i];
   for (const auto& [name, value] : args.named) {
     const auto& names = macro.parameter_names;
-    const size_t i = static_cast<size_t>(std::find(names.begin(), names.end(), name) -
-                                         names.begin());
+    const size_t i =
+        static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
     if (i == count) continue;
     if (bound[i] != nullptr) {
       FailType(fmt::format("macro '{}' got multiple values for argument '{}'", macro.name, name));
@@ -333,9 +356,8 @@ void Interpreter::BindParameters(const MacroDef& macro, const CallArgs& args,
     } else if (i >= first_default) {
       scope->Set(macro.parameters[i], Eval(*macro.defaults[i - first_default], scope));
     } else {
-      scope->Set(macro.parameters[i],
-                 Value::Message(fmt::format("parameter '{}' was not provided",
-                                            macro.parameter_names[i])));
+      scope->Set(macro.parameters[i], Value::Message(fmt::format("parameter '{}' was not provided",
+                                                                 macro.parameter_names[i])));
     }
   }
 }

@@ -92,8 +92,8 @@ class Interpreter final : public Runtime {
   const int varargs_symbol_;
   const int kwargs_symbol_;
   StrBuilder* out_ = nullptr;
-  Value filter_input_;               // Of a filter block that is being applied.
-  std::vector<ScopePtr> captured_;   // Scopes that a macro or loop object refers to.
+  Value filter_input_;              // Of a filter block that is being applied.
+  std::vector<ScopePtr> captured_;  // Scopes that a macro or loop object refers to.
 };
 
 }  // namespace terrace::jinja

@@ -73,8 +73,8 @@ const Value* Loop::FindAttr(Runtime&, std::string_view name, Value* scratch) {
   } else if (name == "previtem") {
     *scratch = index_ > 0 ? items_->items[index_ - 1] : Value::Message("there is no previous item");
   } else if (name == "nextitem") {
-    *scratch = index_ + 1 < length ? items_->items[index_ + 1]
-                                   : Value::Message("there is no next item");
+    *scratch =
+        index_ + 1 < length ? items_->items[index_ + 1] : Value::Message("there is no next item");
   } else if (name == "cycle" || name == "changed") {
     *scratch = ObjectPtr(std::make_shared<LoopMethod>(shared_from_this(), name == "cycle"));
   } else {

@@ -31,8 +31,8 @@ class Macro final : public Object {
 // `loop`: where a for statement is. Callable if the loop is recursive.
 class Loop final : public Object, public std::enable_shared_from_this<Loop> {
  public:
-  Loop(Interpreter* interpreter, const Stmt& stmt, ScopePtr scope, std::shared_ptr<const List> items,
-       int64_t level)
+  Loop(Interpreter* interpreter, const Stmt& stmt, ScopePtr scope,
+       std::shared_ptr<const List> items, int64_t level)
       : interpreter_(interpreter),
         stmt_(stmt),
         scope_(std::move(scope)),

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include <boost/json/parse.hpp>
 #include <fmt/format.h>
+#include <boost/json/parse.hpp>
 
 #include "text/jinja/format.h"
 #include "text/jinja/ops.h"
@@ -25,16 +25,21 @@ Value Convert(const boost::json::value& json, bool trusted, int depth) {
     return Str(std::string(s.data(), s.size()), trusted);
   };
   switch (json.kind()) {
-    case boost::json::kind::null: return None{};
-    case boost::json::kind::bool_: return json.get_bool();
-    case boost::json::kind::int64: return int64_t{json.get_int64()};
+    case boost::json::kind::null:
+      return None{};
+    case boost::json::kind::bool_:
+      return json.get_bool();
+    case boost::json::kind::int64:
+      return int64_t{json.get_int64()};
     case boost::json::kind::uint64: {
       const uint64_t v = json.get_uint64();
       if (v <= static_cast<uint64_t>(INT64_MAX)) return static_cast<int64_t>(v);
       return static_cast<double>(v);
     }
-    case boost::json::kind::double_: return json.get_double();
-    case boost::json::kind::string: return text(json.get_string());
+    case boost::json::kind::double_:
+      return json.get_double();
+    case boost::json::kind::string:
+      return text(json.get_string());
     case boost::json::kind::array: {
       std::vector<Value> items;
       items.reserve(json.get_array().size());
@@ -101,7 +106,8 @@ class JsonWriter {
   void ReadSeparators(const Value* arg) {
     if (arg == nullptr || arg->is_none()) return;
     const List* list = arg->list();
-    if (list == nullptr || list->items.size() != 2) FailType("tojson: separators must be two strings");
+    if (list == nullptr || list->items.size() != 2)
+      FailType("tojson: separators must be two strings");
     item_separator_ = std::string(StrArg(&list->items[0], "tojson").view());
     key_separator_ = std::string(StrArg(&list->items[1], "tojson").view());
     untrusted_ |= list->items[0].str()->any_untrusted() || list->items[1].str()->any_untrusted();
@@ -121,14 +127,29 @@ class JsonWriter {
 
   void WriteEscape(uint32_t c) {
     switch (c) {
-      case '"': out_ += "\\\""; return;
-      case '\\': out_ += "\\\\"; return;
-      case '\n': out_ += "\\n"; return;
-      case '\r': out_ += "\\r"; return;
-      case '\t': out_ += "\\t"; return;
-      case '\b': out_ += "\\b"; return;
-      case '\f': out_ += "\\f"; return;
-      default: break;
+      case '"':
+        out_ += "\\\"";
+        return;
+      case '\\':
+        out_ += "\\\\";
+        return;
+      case '\n':
+        out_ += "\\n";
+        return;
+      case '\r':
+        out_ += "\\r";
+        return;
+      case '\t':
+        out_ += "\\t";
+        return;
+      case '\b':
+        out_ += "\\b";
+        return;
+      case '\f':
+        out_ += "\\f";
+        return;
+      default:
+        break;
     }
     if (c >= 0x10000) {
       out_ += fmt::format("\\u{:04x}\\u{:04x}", 0xd800 + ((c - 0x10000) >> 10),
@@ -219,6 +240,16 @@ class JsonWriter {
 absl::StatusOr<Value> FromJson(const boost::json::value& json, bool trusted) {
   try {
     return Convert(json, trusted, 1);
+  } catch (const Error& error) {
+    return absl::Status(error.code, error.message);
+  }
+}
+
+absl::StatusOr<std::string> ToJson(const Value& v) {
+  const std::function<int64_t()> no_clock;
+  Runtime rt(Limits{}, no_clock);
+  try {
+    return std::string(ToJsonFilter(rt, v, {}).str()->view());
   } catch (const Error& error) {
     return absl::Status(error.code, error.message);
   }

@@ -2,6 +2,8 @@
 #ifndef TERRACE_TEXT_JINJA_JSON_H_
 #define TERRACE_TEXT_JINJA_JSON_H_
 
+#include <string>
+
 #include <boost/json/value.hpp>
 
 #include "absl/status/statusor.h"
@@ -13,6 +15,9 @@ namespace terrace::jinja {
 // Input data as a value. All of its strings, keys included, are marked `trusted` or not. Integers
 // above 2^63-1 become floats. InvalidArgument if it nests deeper than kMaxValueDepth.
 absl::StatusOr<Value> FromJson(const boost::json::value& json, bool trusted = false);
+
+// `v` as the `tojson` filter writes it without arguments.
+absl::StatusOr<std::string> ToJson(const Value& v);
 
 // The `tojson` filter: arguments ensure_ascii (False), indent, separators, sort_keys. The result is
 // untrusted as a whole if any text in it is.

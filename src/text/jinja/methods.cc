@@ -1,45 +1,17 @@
-#include "text/jinja/methods.h"
-
+// The Python methods of strings, lists and dicts.
 #include <algorithm>
-#include <charconv>
 #include <iterator>
-#include <limits>
 
 #include <fmt/format.h>
 
 #include "text/jinja/builtins.h"
 #include "text/jinja/format.h"
 #include "text/jinja/ops.h"
+#include "text/jinja/strings.h"
 #include "text/jinja/utf8.h"
 
 namespace terrace::jinja {
 namespace {
-
-// Applies `f(code point, first of the word, &bytes)` to each code point, keeping provenance.
-template <typename F>
-Str MapText(Runtime& rt, const Str& text, F&& f) {
-  rt.Step(text.size() / 32);
-  rt.NewString(text.size());
-  StrBuilder builder;
-  builder.Reserve(text.size());
-  std::string piece;
-  text.ForEachRun(0, text.size(), [&](size_t begin, size_t end, bool trusted) {
-    const std::string_view run = text.view().substr(begin, end - begin);
-    piece.clear();
-    for (size_t pos = 0; pos < run.size();) {
-      const CodePoint c = DecodeAt(run, pos);
-      if (c.valid) {
-        f(c.value, &piece);
-      } else {
-        piece.append(run.substr(pos, c.bytes));
-      }
-      pos += c.bytes;
-    }
-    builder.Append(piece, trusted);
-  });
-  rt.CheckString(builder.size());
-  return builder.Build(text.markup());
-}
 
 Str TitleCase(Runtime& rt, const Str& text) {
   bool in_word = false;
@@ -55,50 +27,55 @@ Str SwapCase(Runtime& rt, const Str& text) {
   });
 }
 
+using Ranges = std::vector<std::pair<size_t, size_t>>;
+
+// The parts of `text` in [begin, end) ranges.
+Value MakeParts(Runtime& rt, const Str& text, const Ranges& ranges) {
+  std::vector<Value> parts;
+  parts.reserve(ranges.size());
+  rt.NewItems(ranges.size() * 2);
+  rt.Step(ranges.size());
+  for (const auto& [begin, end] : ranges) {
+    rt.NewString(end - begin);
+    parts.push_back(text.Sub(begin, end - begin));
+  }
+  return MakeList(std::move(parts));
+}
+
 Value SplitAt(Runtime& rt, const Str& text, const Str& separator, int64_t most, bool from_right) {
   if (separator.empty()) FailType("empty separator");
   rt.Step(text.size() / 32);
   const std::string_view view = text.view();
-  std::vector<Value> parts;
-  const auto add = [&](size_t begin, size_t end) {
-    rt.Step();
-    rt.NewString(end - begin + sizeof(Value));
-    parts.push_back(text.Sub(begin, end - begin));
-  };
+  Ranges parts;
   const size_t limit = most < 0 ? SIZE_MAX : static_cast<size_t>(most);
   if (!from_right) {
     size_t begin = 0;
     while (parts.size() < limit) {
       const size_t at = view.find(separator.view(), begin);
       if (at == std::string_view::npos) break;
-      add(begin, at);
+      parts.emplace_back(begin, at);
       begin = at + separator.size();
     }
-    add(begin, view.size());
+    parts.emplace_back(begin, view.size());
   } else {
     size_t end = view.size();
     while (parts.size() < limit && end >= separator.size()) {
       const size_t at = view.rfind(separator.view(), end - separator.size());
       if (at == std::string_view::npos) break;
-      add(at + separator.size(), end);
+      parts.emplace_back(at + separator.size(), end);
       end = at;
     }
-    add(0, end);
+    parts.emplace_back(0, end);
     std::reverse(parts.begin(), parts.end());
   }
-  return MakeList(std::move(parts));
+  return MakeParts(rt, text, parts);
 }
 
 // Splits at runs of whitespace.
 Value SplitSpace(Runtime& rt, const Str& text, int64_t most, bool from_right) {
   rt.Step(text.size() / 32);
   const std::string_view view = text.view();
-  std::vector<Value> parts;
-  const auto add = [&](size_t begin, size_t end) {
-    rt.Step();
-    rt.NewString(end - begin + sizeof(Value));
-    parts.push_back(text.Sub(begin, end - begin));
-  };
+  Ranges parts;
   const size_t limit = most < 0 ? SIZE_MAX : static_cast<size_t>(most);
   const auto is_space = [&](size_t pos) {
     const CodePoint c = DecodeAt(view, pos);
@@ -113,7 +90,7 @@ Value SplitSpace(Runtime& rt, const Str& text, int64_t most, bool from_right) {
       } else {
         while (end < view.size() && !is_space(end)) end += DecodeAt(view, end).bytes;
       }
-      add(pos, end);
+      parts.emplace_back(pos, end);
       pos = end + LeadingSpace(view.substr(end));
     }
   } else {
@@ -125,12 +102,12 @@ Value SplitSpace(Runtime& rt, const Str& text, int64_t most, bool from_right) {
       } else {
         while (begin > 0 && !is_space(PreviousAt(view, begin))) begin = PreviousAt(view, begin);
       }
-      add(begin, end);
+      parts.emplace_back(begin, end);
       end = parts.size() > limit ? 0 : begin - TrailingSpace(view.substr(0, begin));
     }
     std::reverse(parts.begin(), parts.end());
   }
-  return MakeList(std::move(parts));
+  return MakeParts(rt, text, parts);
 }
 
 Value Split(Runtime& rt, const Str& text, const CallArgs& args, bool from_right) {
@@ -145,14 +122,13 @@ Value Partition(Runtime& rt, const Str& text, const CallArgs& args, bool from_ri
   if (separator.empty()) FailType("empty separator");
   rt.Step(text.size() / 32);
   rt.NewString(text.size() + 3 * sizeof(Value));
-  const size_t at = from_right ? text.view().rfind(separator.view())
-                               : text.view().find(separator.view());
+  const size_t at =
+      from_right ? text.view().rfind(separator.view()) : text.view().find(separator.view());
   if (at == std::string_view::npos) {
     if (from_right) return MakeList({Str(), Str(), text}, ListKind::kTuple);
     return MakeList({text, Str(), Str()}, ListKind::kTuple);
   }
-  return MakeList({text.Sub(0, at), separator, text.Sub(at + separator.size())},
-                  ListKind::kTuple);
+  return MakeList({text.Sub(0, at), separator, text.Sub(at + separator.size())}, ListKind::kTuple);
 }
 
 // The part of `text` that optional start and end (code points) select; null if start is past it.
@@ -175,8 +151,7 @@ Window SelectWindow(const Str& text, const Value* start, const Value* end) {
   const int64_t to = std::min(resolve(end, size), size);
   if (from > size || to < from) return {{}, 0, false};
   const size_t begin = ByteOffset(text.view(), static_cast<size_t>(from));
-  const size_t length =
-      ByteOffset(text.view().substr(begin), static_cast<size_t>(to - from));
+  const size_t length = ByteOffset(text.view().substr(begin), static_cast<size_t>(to - from));
   return {text.view().substr(begin, length), begin, true};
 }
 
@@ -234,20 +209,11 @@ Value RemoveAffix(const Str& text, const CallArgs& args, bool prefix) {
   return text;
 }
 
-Value Justify(Runtime& rt, const Str& text, const CallArgs& args, std::string_view name) {
-  const auto bound = Bind(name, args, {"width", "fillchar"});
-  const Str fill = bound[1] != nullptr ? StrArg(bound[1], name) : Str(" ", true);
-  if (CountCodePoints(fill.view()) != 1) {
-    FailType("The fill character must be exactly one character long");
-  }
-  if (bound[0] == nullptr) FailType(fmt::format("{}: a width is missing", name));
-  const int64_t size = static_cast<int64_t>(CountCodePoints(text.view()));
-  const int64_t pad = std::max<int64_t>(IntArg(bound[0], 0), size) - size;
-  int64_t left = name == "rjust" ? pad : 0;
-  // CPython puts the odd one on the left if both the padding and the width are odd.
-  if (name == "center") left = pad / 2 + (pad & (pad + size) & 1);
-  return ConcatStr(rt, ConcatStr(rt, Repeat(rt, fill, left).WithMarkup(text.markup()), text),
-                   Repeat(rt, fill, pad - left).WithMarkup(text.markup()));
+Value JustifyMethod(Runtime& rt, const Str& text, const CallArgs& args, Place place) {
+  const auto bound = Bind("center", args, {"width", "fillchar"});
+  if (bound[0] == nullptr) FailType("center: a width is missing");
+  const Str fill = bound[1] != nullptr ? StrArg(bound[1], "center") : Str(" ", true);
+  return Justify(rt, text, IntArg(bound[0], 0), fill, place);
 }
 
 Value ZeroFill(Runtime& rt, const Str& text, const CallArgs& args) {
@@ -326,50 +292,77 @@ Value JoinMethod(Runtime& rt, const Str& s, const CallArgs& args) {
 
 // Sorted by name.
 constexpr NamedMethod kStrMethods[] = {
-    {"capitalize", [](Runtime& rt, const Str& s, const CallArgs&) -> Value { return Capitalize(rt, s); }},
+    {"capitalize",
+     [](Runtime& rt, const Str& s, const CallArgs&) -> Value { return Capitalize(rt, s); }},
     {"casefold", [](Runtime& rt, const Str& s, const CallArgs&) -> Value { return Lower(rt, s); }},
-    {"center", [](Runtime& rt, const Str& s, const CallArgs& a) { return Justify(rt, s, a, "center"); }},
+    {"center", [](Runtime& rt, const Str& s,
+                  const CallArgs& a) { return JustifyMethod(rt, s, a, Place::kCenter); }},
     {"count", CountText},
     {"endswith", [](Runtime&, const Str& s, const CallArgs& a) { return HasAffix(s, a, false); }},
     {"expandtabs", ExpandTabs},
-    {"find", [](Runtime& rt, const Str& s, const CallArgs& a) { return FindText(rt, s, a, false, false); }},
-    {"format", [](Runtime& rt, const Str& s, const CallArgs& a) -> Value { return FormatMethod(rt, s, a); }},
-    {"index", [](Runtime& rt, const Str& s, const CallArgs& a) { return FindText(rt, s, a, false, true); }},
-    {"isalnum", [](Runtime&, const Str& s, const CallArgs&) -> Value {
+    {"find",
+     [](Runtime& rt, const Str& s, const CallArgs& a) { return FindText(rt, s, a, false, false); }},
+    {"format",
+     [](Runtime& rt, const Str& s, const CallArgs& a) -> Value { return FormatMethod(rt, s, a); }},
+    {"index",
+     [](Runtime& rt, const Str& s, const CallArgs& a) { return FindText(rt, s, a, false, true); }},
+    {"isalnum",
+     [](Runtime&, const Str& s, const CallArgs&) -> Value {
        return AllOf(s.view(), [](uint32_t c) { return IsAlpha(c) || IsDecimal(c); });
      }},
-    {"isalpha", [](Runtime&, const Str& s, const CallArgs&) -> Value { return AllOf(s.view(), IsAlpha); }},
-    {"isascii", [](Runtime&, const Str& s, const CallArgs&) -> Value {
+    {"isalpha",
+     [](Runtime&, const Str& s, const CallArgs&) -> Value { return AllOf(s.view(), IsAlpha); }},
+    {"isascii",
+     [](Runtime&, const Str& s, const CallArgs&) -> Value {
        return s.empty() || AllOf(s.view(), [](uint32_t c) { return c < 0x80; });
      }},
-    {"isdecimal", [](Runtime&, const Str& s, const CallArgs&) -> Value { return AllOf(s.view(), IsDecimal); }},
-    {"isdigit", [](Runtime&, const Str& s, const CallArgs&) -> Value { return AllOf(s.view(), IsDecimal); }},
-    {"islower", [](Runtime&, const Str& s, const CallArgs&) -> Value { return IsLowerText(s.view()); }},
-    {"isnumeric", [](Runtime&, const Str& s, const CallArgs&) -> Value { return AllOf(s.view(), IsDecimal); }},
-    {"isspace", [](Runtime&, const Str& s, const CallArgs&) -> Value { return AllOf(s.view(), IsSpace); }},
+    {"isdecimal",
+     [](Runtime&, const Str& s, const CallArgs&) -> Value { return AllOf(s.view(), IsDecimal); }},
+    {"isdigit",
+     [](Runtime&, const Str& s, const CallArgs&) -> Value { return AllOf(s.view(), IsDecimal); }},
+    {"islower",
+     [](Runtime&, const Str& s, const CallArgs&) -> Value { return IsLowerText(s.view()); }},
+    {"isnumeric",
+     [](Runtime&, const Str& s, const CallArgs&) -> Value { return AllOf(s.view(), IsDecimal); }},
+    {"isspace",
+     [](Runtime&, const Str& s, const CallArgs&) -> Value { return AllOf(s.view(), IsSpace); }},
     {"istitle", [](Runtime&, const Str& s, const CallArgs&) -> Value { return IsTitle(s.view()); }},
-    {"isupper", [](Runtime&, const Str& s, const CallArgs&) -> Value { return IsUpperText(s.view()); }},
+    {"isupper",
+     [](Runtime&, const Str& s, const CallArgs&) -> Value { return IsUpperText(s.view()); }},
     {"join", JoinMethod},
-    {"ljust", [](Runtime& rt, const Str& s, const CallArgs& a) { return Justify(rt, s, a, "ljust"); }},
+    {"ljust", [](Runtime& rt, const Str& s,
+                 const CallArgs& a) { return JustifyMethod(rt, s, a, Place::kLeft); }},
     {"lower", [](Runtime& rt, const Str& s, const CallArgs&) -> Value { return Lower(rt, s); }},
-    {"lstrip", [](Runtime& rt, const Str& s, const CallArgs& a) { return StripMethod(rt, s, a, Side::kLeft); }},
-    {"partition", [](Runtime& rt, const Str& s, const CallArgs& a) { return Partition(rt, s, a, false); }},
-    {"removeprefix", [](Runtime&, const Str& s, const CallArgs& a) { return RemoveAffix(s, a, true); }},
-    {"removesuffix", [](Runtime&, const Str& s, const CallArgs& a) { return RemoveAffix(s, a, false); }},
+    {"lstrip", [](Runtime& rt, const Str& s,
+                  const CallArgs& a) { return StripMethod(rt, s, a, Side::kLeft); }},
+    {"partition",
+     [](Runtime& rt, const Str& s, const CallArgs& a) { return Partition(rt, s, a, false); }},
+    {"removeprefix",
+     [](Runtime&, const Str& s, const CallArgs& a) { return RemoveAffix(s, a, true); }},
+    {"removesuffix",
+     [](Runtime&, const Str& s, const CallArgs& a) { return RemoveAffix(s, a, false); }},
     {"replace", ReplaceMethod},
-    {"rfind", [](Runtime& rt, const Str& s, const CallArgs& a) { return FindText(rt, s, a, true, false); }},
-    {"rindex", [](Runtime& rt, const Str& s, const CallArgs& a) { return FindText(rt, s, a, true, true); }},
-    {"rjust", [](Runtime& rt, const Str& s, const CallArgs& a) { return Justify(rt, s, a, "rjust"); }},
-    {"rpartition", [](Runtime& rt, const Str& s, const CallArgs& a) { return Partition(rt, s, a, true); }},
+    {"rfind",
+     [](Runtime& rt, const Str& s, const CallArgs& a) { return FindText(rt, s, a, true, false); }},
+    {"rindex",
+     [](Runtime& rt, const Str& s, const CallArgs& a) { return FindText(rt, s, a, true, true); }},
+    {"rjust", [](Runtime& rt, const Str& s,
+                 const CallArgs& a) { return JustifyMethod(rt, s, a, Place::kRight); }},
+    {"rpartition",
+     [](Runtime& rt, const Str& s, const CallArgs& a) { return Partition(rt, s, a, true); }},
     {"rsplit", [](Runtime& rt, const Str& s, const CallArgs& a) { return Split(rt, s, a, true); }},
-    {"rstrip", [](Runtime& rt, const Str& s, const CallArgs& a) { return StripMethod(rt, s, a, Side::kRight); }},
+    {"rstrip", [](Runtime& rt, const Str& s,
+                  const CallArgs& a) { return StripMethod(rt, s, a, Side::kRight); }},
     {"split", [](Runtime& rt, const Str& s, const CallArgs& a) { return Split(rt, s, a, false); }},
-    {"splitlines", [](Runtime& rt, const Str& s, const CallArgs& a) -> Value {
+    {"splitlines",
+     [](Runtime& rt, const Str& s, const CallArgs& a) -> Value {
        return MakeList(SplitLines(rt, s, BoolArg(Bind("splitlines", a, {"keepends"})[0], false)));
      }},
     {"startswith", [](Runtime&, const Str& s, const CallArgs& a) { return HasAffix(s, a, true); }},
-    {"strip", [](Runtime& rt, const Str& s, const CallArgs& a) { return StripMethod(rt, s, a, Side::kBoth); }},
-    {"swapcase", [](Runtime& rt, const Str& s, const CallArgs&) -> Value { return SwapCase(rt, s); }},
+    {"strip", [](Runtime& rt, const Str& s,
+                 const CallArgs& a) { return StripMethod(rt, s, a, Side::kBoth); }},
+    {"swapcase",
+     [](Runtime& rt, const Str& s, const CallArgs&) -> Value { return SwapCase(rt, s); }},
     {"title", [](Runtime& rt, const Str& s, const CallArgs&) -> Value { return TitleCase(rt, s); }},
     {"upper", [](Runtime& rt, const Str& s, const CallArgs&) -> Value { return Upper(rt, s); }},
     {"zfill", ZeroFill},
@@ -377,9 +370,9 @@ constexpr NamedMethod kStrMethods[] = {
 
 StrMethod FindStrMethod(std::string_view name) {
   const auto* end = std::end(kStrMethods);
-  const auto* found = std::lower_bound(
-      std::begin(kStrMethods), end, name,
-      [](const NamedMethod& row, std::string_view v) { return row.name < v; });
+  const auto* found =
+      std::lower_bound(std::begin(kStrMethods), end, name,
+                       [](const NamedMethod& row, std::string_view v) { return row.name < v; });
   return found != end && found->name == name ? found->method : nullptr;
 }
 
@@ -431,199 +424,6 @@ Value CallListMethod(Runtime& rt, const Value& object, std::string_view name,
 }
 
 }  // namespace
-
-Str Strip(Runtime& rt, const Str& text, const Str* chars, Side side) {
-  const std::string_view view = text.view();
-  rt.Step(view.size() / 256);
-  size_t begin = 0, end = view.size();
-  if (chars == nullptr) {
-    if (side != Side::kRight) begin = LeadingSpace(view);
-    if (side != Side::kLeft) end -= TrailingSpace(view.substr(begin));
-  } else {
-    const auto strips = [&](size_t pos) {
-      rt.Step(1 + chars->size() / 32);
-      const std::string_view c = view.substr(pos, DecodeAt(view, pos).bytes);
-      return chars->view().find(c) != std::string_view::npos;
-    };
-    if (side != Side::kRight) {
-      while (begin < end && strips(begin)) begin += DecodeAt(view, begin).bytes;
-    }
-    if (side != Side::kLeft) {
-      while (end > begin && strips(PreviousAt(view, end))) end = PreviousAt(view, end);
-    }
-  }
-  if (begin == 0 && end == view.size()) return text;
-  rt.NewString(end - begin);
-  return text.Sub(begin, end - begin).WithMarkup(text.markup());
-}
-
-Str Upper(Runtime& rt, const Str& text) { return MapText(rt, text, AppendUpper); }
-Str Lower(Runtime& rt, const Str& text) { return MapText(rt, text, AppendLower); }
-
-Str Capitalize(Runtime& rt, const Str& text) {
-  bool first = true;
-  return MapText(rt, text, [&](uint32_t c, std::string* out) {
-    first ? AppendUpper(c, out) : AppendLower(c, out);
-    first = false;
-  });
-}
-
-Str Replace(Runtime& rt, const Str& text, const Str& from, const Str& to, int64_t count) {
-  const std::string_view view = text.view();
-  rt.Step(view.size() / 32);
-  StrBuilder builder;
-  size_t pos = 0;
-  size_t done = 0;
-  const size_t limit = count < 0 ? SIZE_MAX : static_cast<size_t>(count);
-  const auto put = [&] {
-    rt.Step();
-    rt.CheckString(builder.size() + to.size());
-    builder.Append(to);
-    ++done;
-  };
-  if (from.empty()) {  // Before each code point, and at the end.
-    while (done < limit && pos < view.size()) {
-      put();
-      const size_t next = pos + DecodeAt(view, pos).bytes;
-      builder.Append(text, pos, next);
-      pos = next;
-    }
-    if (done < limit) put();
-  } else {
-    while (done < limit) {
-      const size_t at = view.find(from.view(), pos);
-      if (at == std::string_view::npos) break;
-      builder.Append(text, pos, at);
-      put();
-      pos = at + from.size();
-    }
-    if (done == 0) return text;
-  }
-  builder.Append(text, pos, view.size());
-  rt.NewString(builder.size());
-  return builder.Build(text.markup());
-}
-
-std::vector<Value> SplitLines(Runtime& rt, const Str& text, bool keep_ends) {
-  const std::string_view view = text.view();
-  rt.Step(view.size() / 32);
-  std::vector<Value> lines;
-  size_t begin = 0;
-  const auto add = [&](size_t end) {
-    rt.Step();
-    rt.NewString(end - begin + sizeof(Value));
-    lines.push_back(text.Sub(begin, end - begin).WithMarkup(text.markup()));
-  };
-  for (size_t pos = 0; pos < view.size();) {
-    const size_t length = LineBreakAt(view, pos);
-    if (length == 0) {
-      pos += DecodeAt(view, pos).bytes;
-      continue;
-    }
-    add(keep_ends ? pos + length : pos);
-    pos += length;
-    begin = pos;
-  }
-  if (begin < view.size()) add(view.size());
-  return lines;
-}
-
-Str Center(Runtime& rt, const Str& text, int64_t width) {
-  CallArgs args;
-  args.positional.emplace_back(width);
-  return *Justify(rt, text, args, "center").str();
-}
-
-bool ParseInt(std::string_view text, int base, int64_t* out) {
-  text.remove_prefix(LeadingSpace(text));
-  text.remove_suffix(TrailingSpace(text));
-  const bool negative = text.starts_with('-');
-  if (negative || text.starts_with('+')) text.remove_prefix(1);
-  if (text.size() > 2 && text[0] == '0') {
-    const char marker = static_cast<char>(text[1] | 0x20);
-    const int marked = marker == 'x' ? 16 : marker == 'o' ? 8 : marker == 'b' ? 2 : 0;
-    if (marked != 0 && (base == marked || base == 0)) {
-      base = marked;
-      text.remove_prefix(2);
-    }
-  }
-  if (base == 0) base = 10;
-  if (base < 2 || base > 36) return false;
-  std::string digits(negative ? "-" : "");
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '_') {
-      digits.push_back(text[i]);
-    } else if (i == 0 || i + 1 == text.size() || text[i + 1] == '_') {
-      return false;
-    }
-  }
-  if (text.starts_with('-')) return false;
-  const char* end = digits.data() + digits.size();
-  const auto result = std::from_chars(digits.data(), end, *out, base);
-  if (result.ec == std::errc::result_out_of_range) {
-    FailType("an integer is out of range (64 bits)");
-  }
-  return result.ec == std::errc() && result.ptr == end;
-}
-
-bool ParseFloat(std::string_view text, double* out) {
-  text.remove_prefix(LeadingSpace(text));
-  text.remove_suffix(TrailingSpace(text));
-  const bool negative = text.starts_with('-');
-  if (negative || text.starts_with('+')) text.remove_prefix(1);
-  if (text.empty() || text[0] == '-' || text.find('(') != std::string_view::npos) return false;
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), *out);
-  if (result.ptr != text.data() + text.size()) return false;
-  if (result.ec == std::errc::result_out_of_range) {
-    // Python gives infinity for what is too large and zero for what is too small.
-    const size_t e = text.find_first_of("eE");
-    const bool small = e != std::string_view::npos && e + 1 < text.size() && text[e + 1] == '-';
-    *out = small ? 0.0 : std::numeric_limits<double>::infinity();
-  } else if (result.ec != std::errc()) {
-    return false;
-  }
-  if (negative) *out = -*out;
-  return true;
-}
-
-bool IsLowerText(std::string_view text) {
-  bool any = false;
-  for (size_t pos = 0; pos < text.size();) {
-    const CodePoint c = DecodeAt(text, pos);
-    if (IsUpper(c.value)) return false;
-    any |= IsLower(c.value);
-    pos += c.bytes;
-  }
-  return any;
-}
-
-bool IsUpperText(std::string_view text) {
-  bool any = false;
-  for (size_t pos = 0; pos < text.size();) {
-    const CodePoint c = DecodeAt(text, pos);
-    if (IsLower(c.value)) return false;
-    any |= IsUpper(c.value);
-    pos += c.bytes;
-  }
-  return any;
-}
-
-Str Join(Runtime& rt, const Str& separator, const std::vector<Value>& parts, bool strict) {
-  StrBuilder builder;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    rt.Step();
-    if (strict && parts[i].str() == nullptr) {
-      FailType(fmt::format("sequence item {}: expected str instance, {} found", i,
-                           parts[i].TypeName()));
-    }
-    const Str part = ToStr(rt, parts[i]);
-    rt.CheckString(builder.size() + separator.size() + part.size());
-    if (i > 0) builder.Append(separator);
-    builder.Append(part);
-  }
-  rt.NewString(builder.size());
-  return builder.Build();
-}
 
 bool HasMethod(const Value& object, std::string_view name) {
   if (object.is_string()) return FindStrMethod(name) != nullptr;

@@ -15,7 +15,8 @@ namespace terrace::jinja {
 // `object.name` of a str, list or dict, not yet called.
 class BoundMethod final : public Object {
  public:
-  BoundMethod(Value object, std::string name) : object_(std::move(object)), name_(std::move(name)) {}
+  BoundMethod(Value object, std::string name)
+      : object_(std::move(object)), name_(std::move(name)) {}
   std::string_view TypeName() const override { return "builtin_function_or_method"; }
   bool Callable() const override { return true; }
   Value Call(Runtime& rt, CallArgs& args) override { return CallMethod(rt, object_, name_, args); }

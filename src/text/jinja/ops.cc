@@ -19,8 +19,8 @@ void FailIfUndefined(const Value& v) {
 }
 
 std::string_view OpText(Op op) {
-  constexpr std::string_view kText[] = {"+",  "-", "*",  "/", "//", "%",  "**",    "==",
-                                        "!=", "<", "<=", ">", ">=", "in", "not in"};
+  constexpr std::string_view kText[] = {
+      "+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">=", "in", "not in"};
   return kText[static_cast<size_t>(op)];
 }
 
@@ -92,15 +92,24 @@ Value IntArithmetic(Runtime& rt, Op op, int64_t a, int64_t b) {
   int64_t result = 0;
   bool overflow = false;
   switch (op) {
-    case Op::kAdd: overflow = __builtin_add_overflow(a, b, &result); break;
-    case Op::kSub: overflow = __builtin_sub_overflow(a, b, &result); break;
-    case Op::kMul: overflow = __builtin_mul_overflow(a, b, &result); break;
+    case Op::kAdd:
+      overflow = __builtin_add_overflow(a, b, &result);
+      break;
+    case Op::kSub:
+      overflow = __builtin_sub_overflow(a, b, &result);
+      break;
+    case Op::kMul:
+      overflow = __builtin_mul_overflow(a, b, &result);
+      break;
     case Op::kDiv:
       if (b == 0) FailType("division by zero");
       return static_cast<double>(a) / static_cast<double>(b);
-    case Op::kFloorDiv: return FloorDivide(a, b);
-    case Op::kMod: return FloorModulo(a, b);
-    default: return IntPower(rt, a, b);
+    case Op::kFloorDiv:
+      return FloorDivide(a, b);
+    case Op::kMod:
+      return FloorModulo(a, b);
+    default:
+      return IntPower(rt, a, b);
   }
   if (overflow) FailOverflow();
   return result;
@@ -108,16 +117,20 @@ Value IntArithmetic(Runtime& rt, Op op, int64_t a, int64_t b) {
 
 Value FloatArithmetic(Op op, double a, double b) {
   switch (op) {
-    case Op::kAdd: return a + b;
-    case Op::kSub: return a - b;
-    case Op::kMul: return a * b;
+    case Op::kAdd:
+      return a + b;
+    case Op::kSub:
+      return a - b;
+    case Op::kMul:
+      return a * b;
     case Op::kDiv:
       if (b == 0) FailType("float division by zero");
       return a / b;
     case Op::kFloorDiv:
       if (b == 0) FailType("float floor division by zero");
       return std::floor(a / b);
-    case Op::kMod: return FloorModulo(a, b);
+    case Op::kMod:
+      return FloorModulo(a, b);
     default: {
       const double power = std::pow(a, b);
       if (std::isnan(power) && !std::isnan(a) && !std::isnan(b)) FailType("complex power");
@@ -159,8 +172,8 @@ bool IsPlainSequence(const Value& v) {
     FailType(fmt::format("can only concatenate str (not \"{}\") to str", b.TypeName()));
   }
   if (op == Op::kAdd && IsPlainSequence(a)) {
-    FailType(fmt::format("can only concatenate {0} (not \"{1}\") to {0}", a.TypeName(),
-                         b.TypeName()));
+    FailType(
+        fmt::format("can only concatenate {0} (not \"{1}\") to {0}", a.TypeName(), b.TypeName()));
   }
   FailType(fmt::format("unsupported operand type(s) for {}: '{}' and '{}'", OpText(op),
                        a.TypeName(), b.TypeName()));
@@ -183,11 +196,11 @@ std::string_view OwnerName(const Value& v) {
 }
 
 bool IsMutator(const Value& object, std::string_view name) {
-  constexpr std::string_view kList[] = {"append", "clear",   "pop",  "reverse",
-                                        "insert", "sort",    "extend", "remove"};
+  constexpr std::string_view kList[] = {"append", "clear", "pop",    "reverse",
+                                        "insert", "sort",  "extend", "remove"};
   constexpr std::string_view kDict[] = {"clear", "pop", "popitem", "setdefault", "update"};
-  if (object.dict() != nullptr) return std::find(std::begin(kDict), std::end(kDict), name) !=
-                                       std::end(kDict);
+  if (object.dict() != nullptr)
+    return std::find(std::begin(kDict), std::end(kDict), name) != std::end(kDict);
   const List* list = object.list();
   return list != nullptr && list->kind == ListKind::kList &&
          std::find(std::begin(kList), std::end(kList), name) != std::end(kList);
@@ -208,8 +221,8 @@ bool FindAttribute(Runtime& rt, const Value& object, std::string_view name, Valu
     return true;
   }
   if (IsMutator(object, name)) {
-    *out = Value::Message(fmt::format("access to attribute '{}' of '{}' object is unsafe.", name,
-                                      object.TypeName()));
+    *out = Value::Message(
+        fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, object.TypeName()));
     return true;
   }
   return false;
@@ -279,8 +292,8 @@ Value SliceText(Runtime& rt, const Str& text, const Value* lower, const Value* u
   if (range.step == 1) {
     if (range.stop <= range.start) return Str();
     const size_t begin = ByteOffset(view, static_cast<size_t>(range.start));
-    const size_t length = ByteOffset(view.substr(begin),
-                                     static_cast<size_t>(range.stop - range.start));
+    const size_t length =
+        ByteOffset(view.substr(begin), static_cast<size_t>(range.stop - range.start));
     return text.Sub(begin, length);
   }
   std::vector<size_t> offsets;
@@ -288,8 +301,7 @@ Value SliceText(Runtime& rt, const Str& text, const Value* lower, const Value* u
   for (size_t pos = 0; pos < view.size(); pos += DecodeAt(view, pos).bytes) offsets.push_back(pos);
   offsets.push_back(view.size());
   StrBuilder builder;
-  for (int64_t i = range.start; range.step > 0 ? i < range.stop : i > range.stop;
-       i += range.step) {
+  for (int64_t i = range.start; range.step > 0 ? i < range.stop : i > range.stop; i += range.step) {
     builder.Append(text, offsets[static_cast<size_t>(i)], offsets[static_cast<size_t>(i) + 1]);
   }
   return builder.Build(text.markup());
@@ -367,13 +379,20 @@ bool Less(Runtime& rt, const Value& a, const Value& b) {
 bool Compare(Runtime& rt, Op op, const Value& a, const Value& b) {
   double x = 0, y = 0;
   switch (op) {
-    case Op::kEq: return Equal(rt, a, b);
-    case Op::kNe: return !Equal(rt, a, b);
-    case Op::kLt: return Less(rt, a, b);
-    case Op::kGt: return Less(rt, b, a);
-    case Op::kIn: return Contains(rt, b, a);
-    case Op::kNotIn: return !Contains(rt, b, a);
-    default: break;
+    case Op::kEq:
+      return Equal(rt, a, b);
+    case Op::kNe:
+      return !Equal(rt, a, b);
+    case Op::kLt:
+      return Less(rt, a, b);
+    case Op::kGt:
+      return Less(rt, b, a);
+    case Op::kIn:
+      return Contains(rt, b, a);
+    case Op::kNotIn:
+      return !Contains(rt, b, a);
+    default:
+      break;
   }
   // a <= b is not (b < a) where a NaN is about.
   if (AsDouble(a, &x) && AsDouble(b, &y) && (std::isnan(x) || std::isnan(y))) return false;
@@ -386,8 +405,8 @@ bool Contains(Runtime& rt, const Value& container, const Value& item) {
     const Str* part = item.str();
     if (part == nullptr) {
       FailIfUndefined(item);
-      FailType(fmt::format("'in <string>' requires string as left operand, not {}",
-                           item.TypeName()));
+      FailType(
+          fmt::format("'in <string>' requires string as left operand, not {}", item.TypeName()));
     }
     rt.Step(text->size() / 64);
     return text->view().find(part->view()) != std::string_view::npos;
@@ -471,12 +490,11 @@ Value GetItem(Runtime& rt, const Value& object, const Value& key) {
   if (const Str* name = key.str()) {
     Value found;
     if (FindAttribute(rt, object, name->view(), &found)) return found;
-    return Missing(object,
-                   Undefined{std::make_shared<const std::string>(name->view()), {}});
+    return Missing(object, Undefined{std::make_shared<const std::string>(name->view()), {}});
   }
   if (const Undefined* u = object.As<Undefined>()) FailUndefined(*u);
-  return Value::Message(fmt::format("{} has no element {}", OwnerName(object),
-                                    Repr(rt, key).view()));
+  return Value::Message(
+      fmt::format("{} has no element {}", OwnerName(object), Repr(rt, key).view()));
 }
 
 Value GetSlice(Runtime& rt, const Value& object, const Value* lower, const Value* upper,
@@ -490,8 +508,7 @@ Value GetSlice(Runtime& rt, const Value& object, const Value* lower, const Value
   const SliceRange range =
       ResolveSlice(static_cast<int64_t>(list->items.size()), lower, upper, step);
   std::vector<Value> items;
-  for (int64_t i = range.start; range.step > 0 ? i < range.stop : i > range.stop;
-       i += range.step) {
+  for (int64_t i = range.start; range.step > 0 ? i < range.stop : i > range.stop; i += range.step) {
     items.push_back(list->items[static_cast<size_t>(i)]);
   }
   rt.NewItems(items.size());

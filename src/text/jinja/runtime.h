@@ -19,17 +19,17 @@ namespace terrace::jinja {
 
 // Bounds on one rendering. Exceeding one gives ResourceExhausted.
 struct Limits {
-  size_t max_steps = 5'000'000;              // Expressions, statements, items and comparisons.
+  size_t max_steps = 5'000'000;  // Expressions, statements, items and comparisons.
   size_t max_output_bytes = size_t{64} << 20;
   size_t max_string_bytes = size_t{32} << 20;  // Any one string.
   size_t max_total_bytes = size_t{1} << 30;    // All strings and lists ever made, together.
-  size_t max_depth = 1200;  // Nested evaluations: about 0.5 KiB of stack each.
+  size_t max_depth = 1200;                     // Nested evaluations: about 0.5 KiB of stack each.
 };
 
 struct Error {
   absl::StatusCode code;
   std::string message;
-  int line = 0;          // Of the template, from 1; 0 if not known.
+  int line = 0;           // Of the template, from 1; 0 if not known.
   bool verbatim = false;  // The message is the template's own (raise_exception).
 };
 
@@ -41,8 +41,7 @@ struct Error {
 
 class Runtime {
  public:
-  Runtime(const Limits& limits, const std::function<int64_t()>& now)
-      : limits_(limits), now_(now) {}
+  Runtime(const Limits& limits, const std::function<int64_t()>& now) : limits_(limits), now_(now) {}
   virtual ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;

@@ -6,9 +6,9 @@
 
 #include "text/jinja/builtins.h"
 #include "text/jinja/format.h"
-#include "text/jinja/methods.h"
 #include "text/jinja/ops.h"
 #include "text/jinja/runtime.h"
+#include "text/jinja/strings.h"
 
 namespace terrace::jinja {
 namespace {
@@ -59,37 +59,41 @@ constexpr std::pair<std::string_view, Test> kTests[] = {
     {"boolean", [](Runtime&, const Value& v, Args) { return v.is_bool(); }},
     {"true", [](Runtime&, const Value& v, Args) { return v.is_bool() && v.Truthy(); }},
     {"false", [](Runtime&, const Value& v, Args) { return v.is_bool() && !v.Truthy(); }},
-    {"callable", [](Runtime&, const Value& v, Args) { return v.object() != nullptr &&
-                                                             v.object()->Callable(); }},
-    {"escaped", [](Runtime&, const Value& v, Args) { return v.str() != nullptr &&
-                                                            v.str()->markup(); }},
+    {"callable", [](Runtime&, const Value& v,
+                    Args) { return v.object() != nullptr && v.object()->Callable(); }},
+    {"escaped",
+     [](Runtime&, const Value& v, Args) { return v.str() != nullptr && v.str()->markup(); }},
     {"lower", [](Runtime& rt, const Value& v, Args) { return IsLowerText(ToStr(rt, v).view()); }},
     {"upper", [](Runtime& rt, const Value& v, Args) { return IsUpperText(ToStr(rt, v).view()); }},
     {"odd", [](Runtime& rt, const Value& v, Args) { return Modulo(rt, v, 2) == 1; }},
     {"even", [](Runtime& rt, const Value& v, Args) { return Modulo(rt, v, 2) == 0; }},
-    {"divisibleby", [](Runtime& rt, const Value& v, Args args) {
+    {"divisibleby",
+     [](Runtime& rt, const Value& v, Args args) {
        return !BinaryOp(rt, Op::kMod, v, OneArg("divisibleby", args)).Truthy();
      }},
-    {"sameas", [](Runtime& rt, const Value& v, Args args) {
-       return IsSame(rt, v, OneArg("sameas", args));
-     }},
-    {"in", [](Runtime& rt, const Value& v, Args args) {
-       return Contains(rt, OneArg("in", args), v);
-     }},
-    {"filter", [](Runtime&, const Value& v, Args) {
-       return FindFilter(StrArg(&v, "filter").view()) != nullptr;
-     }},
-    {"test", [](Runtime&, const Value& v, Args) {
-       return FindTest(StrArg(&v, "test").view()) != nullptr;
-     }},
-    {"==", CompareTest<Op::kEq>}, {"eq", CompareTest<Op::kEq>}, {"equalto", CompareTest<Op::kEq>},
-    {"!=", CompareTest<Op::kNe>}, {"ne", CompareTest<Op::kNe>},
-    {">", CompareTest<Op::kGt>},  {"gt", CompareTest<Op::kGt>},
+    {"sameas",
+     [](Runtime& rt, const Value& v, Args args) { return IsSame(rt, v, OneArg("sameas", args)); }},
+    {"in",
+     [](Runtime& rt, const Value& v, Args args) { return Contains(rt, OneArg("in", args), v); }},
+    {"filter", [](Runtime&, const Value& v,
+                  Args) { return FindFilter(StrArg(&v, "filter").view()) != nullptr; }},
+    {"test",
+     [](Runtime&, const Value& v, Args) { return FindTest(StrArg(&v, "test").view()) != nullptr; }},
+    {"==", CompareTest<Op::kEq>},
+    {"eq", CompareTest<Op::kEq>},
+    {"equalto", CompareTest<Op::kEq>},
+    {"!=", CompareTest<Op::kNe>},
+    {"ne", CompareTest<Op::kNe>},
+    {">", CompareTest<Op::kGt>},
+    {"gt", CompareTest<Op::kGt>},
     {"greaterthan", CompareTest<Op::kGt>},
-    {">=", CompareTest<Op::kGe>}, {"ge", CompareTest<Op::kGe>},
-    {"<", CompareTest<Op::kLt>},  {"lt", CompareTest<Op::kLt>},
+    {">=", CompareTest<Op::kGe>},
+    {"ge", CompareTest<Op::kGe>},
+    {"<", CompareTest<Op::kLt>},
+    {"lt", CompareTest<Op::kLt>},
     {"lessthan", CompareTest<Op::kLt>},
-    {"<=", CompareTest<Op::kLe>}, {"le", CompareTest<Op::kLe>},
+    {"<=", CompareTest<Op::kLe>},
+    {"le", CompareTest<Op::kLe>},
 };
 
 }  // namespace

@@ -113,11 +113,16 @@ std::string_view Value::TypeName() const {
   if (dict() != nullptr) return "dict";
   if (const List* l = list()) {
     switch (l->kind) {
-      case ListKind::kList: return "list";
-      case ListKind::kTuple: return "tuple";
-      case ListKind::kGenerator: return "generator";
-      case ListKind::kRange: return "range";
-      case ListKind::kView: return "dict view";
+      case ListKind::kList:
+        return "list";
+      case ListKind::kTuple:
+        return "tuple";
+      case ListKind::kGenerator:
+        return "generator";
+      case ListKind::kRange:
+        return "range";
+      case ListKind::kView:
+        return "dict view";
     }
   }
   return object()->TypeName();
