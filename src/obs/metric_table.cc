@@ -11,7 +11,6 @@ using std::string_view;
 
 constexpr string_view kModel[] = {"model"};
 constexpr string_view kModelCode[] = {"model", "code"};
-constexpr string_view kModelFrom[] = {"model", "from"};
 constexpr string_view kLink[] = {"link"};
 constexpr string_view kTier[] = {"tier"};
 constexpr string_view kTierKind[] = {"tier", "kind"};
@@ -82,8 +81,22 @@ constexpr MetricInfo kTable[] = {
      "terrace_segment_loads_total",
      MetricType::kCounter,
      "",
-     kModelFrom,
-     "Weight segments brought into the device tier, by the tier they came from.",
+     kModel,
+     "Weight segments brought into the device tier.",
+     {}},
+    {MetricId::kSegmentEvictions,
+     "terrace_segment_evictions_total",
+     MetricType::kCounter,
+     "",
+     kModel,
+     "Weight segments dropped from the device tier.",
+     {}},
+    {MetricId::kChecksumFailures,
+     "terrace_checksum_failures_total",
+     MetricType::kCounter,
+     "",
+     {},
+     "Blocks that did not match their checksum when they were read.",
      {}},
     {MetricId::kLinkBytes,
      "terrace_link_bytes_total",

@@ -25,6 +25,8 @@ enum class MetricId {
   kSwaps,
   kSwapSeconds,
   kSegmentLoads,
+  kSegmentEvictions,
+  kChecksumFailures,
   kLinkBytes,
   kMemoryBytes,
   kBudgetBytes,

@@ -104,6 +104,9 @@ std::string Metrics::Render() const {
 }
 
 void Counter::Add(double by) { counter_->Increment(by); }
+void Counter::RaiseTo(double total) {
+  if (double value = counter_->Value(); value < total) counter_->Increment(total - value);
+}
 void Gauge::Set(double value) { gauge_->Set(value); }
 void Gauge::Add(double by) { gauge_->Increment(by); }
 void Histogram::Observe(double value) { histogram_->Observe(value); }

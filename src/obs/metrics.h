@@ -32,6 +32,9 @@ class Counter {
   explicit Counter(prometheus::Counter* counter) : counter_(counter) {}
   // REQUIRES: `by` >= 0.
   void Add(double by = 1);
+  // Raises the counter to `total` if it is below: for totals that somebody else counts and that are
+  // copied here when metrics are read. REQUIRES: one thread at a time a counter.
+  void RaiseTo(double total);
 
  private:
   prometheus::Counter* counter_;

@@ -71,6 +71,16 @@ TEST(Metrics, AHandleCountsIntoTheSameSeries) {
   EXPECT_THAT(metrics.Render(), HasSubstr("terrace_generated_tokens_total{model=\"m\"} 2\n"));
 }
 
+TEST(Metrics, ACounterIsRaisedToATotalAndNeverLowered) {
+  Metrics metrics;
+  Counter counter = metrics.CounterFor(MetricId::kLinkBytes, {"disk to device"});
+  counter.RaiseTo(10);
+  counter.RaiseTo(7);
+  counter.RaiseTo(12);
+  EXPECT_THAT(metrics.Render(),
+              HasSubstr("terrace_link_bytes_total{link=\"disk to device\"} 12\n"));
+}
+
 TEST(Metrics, HostileLabelValuesStayInsideTheirQuotes) {
   Metrics metrics;
   metrics.Count(MetricId::kErrors, {"a\"} 1\nevil{x=\"\xff"});
