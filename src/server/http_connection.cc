@@ -26,6 +26,9 @@
 #include "server/url.h"
 
 namespace terrace::server {
+// Written so that no co_await stands inside a larger expression or a condition: GCC 12 makes wrong
+// code of some of those.
+
 namespace {
 
 namespace asio = boost::asio;
@@ -161,8 +164,11 @@ void HttpConnection::Abort() {
 }
 
 asio::awaitable<void> HttpConnection::Run() {
-  while (co_await WaitForRequest()) {
-    if (co_await ReadRequest()) {
+  for (;;) {
+    const bool asked = co_await WaitForRequest();
+    if (!asked) break;
+    const bool read = co_await ReadRequest();
+    if (read) {
       shared_->ExchangeBegins();
       if (!preflight_) shared_->handler->Handle(exchange_);
       co_await Answer();
@@ -185,16 +191,15 @@ asio::awaitable<bool> HttpConnection::WaitForRequest() {
   const TimePoint deadline = steady_clock::now() + microseconds(timeout_us);
   if (buffer_.size() == 0) Watch();
   while (watching_) {
-    if (!co_await Sleep(deadline) && watching_ && steady_clock::now() >= deadline) co_return false;
-    if (aborted_) co_return false;
+    co_await Sleep(deadline);
+    if (aborted_ || (watching_ && steady_clock::now() >= deadline)) co_return false;
   }
   co_return !peer_closed_ && !aborted_;
 }
 
-asio::awaitable<bool> HttpConnection::Sleep(TimePoint deadline) {
+asio::awaitable<void> HttpConnection::Sleep(TimePoint deadline) {
   wake_.expires_at(deadline);
-  auto [ec] = co_await wake_.async_wait(kAwait);
-  co_return static_cast<bool>(ec);
+  co_await wake_.async_wait(kAwait);
 }
 
 asio::awaitable<bool> HttpConnection::ReadRequest() {
@@ -229,14 +234,16 @@ asio::awaitable<bool> HttpConnection::ReadRequest() {
     co_await Refuse(std::move(*error));
     co_return false;
   }
-  if (!co_await ReadBody(&parser)) co_return false;
+  const bool complete = co_await ReadBody(&parser);
+  if (!complete) co_return false;
 
   HttpRequest request{.door = door_, .id = request_id_, .peer = peer_};
   head_only_ = head.method() == http::verb::head;
   request.method = head_only_ ? "GET" : log_method_;
   const std::string target(View(head.target()));
   if (!SplitTarget(target, &request.path, &request.query)) {
-    co_await Refuse(PlainError(400, "malformed_http", "The request's target is not a valid URL."));
+    ApiError error = PlainError(400, "malformed_http", "The request's target is not a valid URL.");
+    co_await Refuse(std::move(error));
     co_return false;
   }
   request.body = std::move(parser.get().body());
@@ -323,11 +330,9 @@ asio::awaitable<void> HttpConnection::Refuse(ApiError error) {
   sent_bytes_ = response.body.size();
   const std::string head = Head(response, false, response.body.size());
   stream_.expires_after(microseconds(shared_->options.write_timeout_us));
-  if (!co_await WriteAll(head, head_only_ ? std::string_view() : response.body, "", "")) {
-    keep_alive_ = false;
-  }
-  AccessRecord record;
-  record.error_code = error.code;
+  const std::string_view body = head_only_ ? std::string_view() : response.body;
+  const bool sent = co_await WriteAll(head, body, "");
+  if (!sent) keep_alive_ = false;
   shared_->deps.metrics->Count(MetricId::kErrors, {error.code});
   shared_->deps.access_log->Info(
       "request", {{"id", request_id_}, {"peer", peer_}, {"method", log_method_},
@@ -372,7 +377,8 @@ asio::awaitable<void> HttpConnection::Answer() {
       Abort();
       co_return;
     }
-    if (!co_await Send(output)) {
+    const bool sent = co_await Send(output);
+    if (!sent) {
       Abort();
       co_return;
     }
@@ -410,14 +416,15 @@ asio::awaitable<bool> HttpConnection::Send(const HttpExchange::Output& output) {
     }
     if (output.end) tail = body.empty() ? "0\r\n\r\n" : "\r\n0\r\n\r\n";
   }
-  co_return co_await WriteAll(head, body, tail, "");
+  const bool sent = co_await WriteAll(head, body, tail);
+  co_return sent;
 }
 
-asio::awaitable<bool> HttpConnection::WriteAll(std::string_view head, std::string_view a,
-                                               std::string_view b, std::string_view c) {
-  const std::array<asio::const_buffer, 4> buffers{
-      asio::const_buffer(head.data(), head.size()), asio::const_buffer(a.data(), a.size()),
-      asio::const_buffer(b.data(), b.size()), asio::const_buffer(c.data(), c.size())};
+asio::awaitable<bool> HttpConnection::WriteAll(std::string_view head, std::string_view body,
+                                               std::string_view tail) {
+  const std::array<asio::const_buffer, 3> buffers{
+      asio::const_buffer(head.data(), head.size()), asio::const_buffer(body.data(), body.size()),
+      asio::const_buffer(tail.data(), tail.size())};
   auto [ec, n] = co_await asio::async_write(stream_, buffers, kAwait);
   co_return !ec;
 }

@@ -136,11 +136,11 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   boost::asio::awaitable<void> Answer();
   boost::asio::awaitable<bool> Send(const HttpExchange::Output& output);
   boost::asio::awaitable<void> Refuse(ApiError error);
-  boost::asio::awaitable<bool> WriteAll(std::string_view head, std::string_view a,
-                                        std::string_view b, std::string_view c);
+  boost::asio::awaitable<bool> WriteAll(std::string_view head, std::string_view body,
+                                        std::string_view tail);
   boost::asio::awaitable<void> Linger();
-  // False: woken before `deadline`.
-  boost::asio::awaitable<bool> Sleep(TimePoint deadline);
+  // Until woken, or `deadline`.
+  boost::asio::awaitable<void> Sleep(TimePoint deadline);
 
   // Checks what the parser lets pass; an error to answer with, if any.
   std::optional<ApiError> CheckHead(const Parser::value_type& head);
