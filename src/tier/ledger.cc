@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/units.h"
+#include "tier/planted.h"
 
 namespace terrace::tier {
 
@@ -43,6 +44,7 @@ Reservation& Reservation::operator=(Reservation&& other) noexcept {
 void Reservation::Release() {
   if (ledger_ == nullptr) return;
   ledger_->Return(*this);
+  if (kPlantDoubleRelease && ledger_->used(tier_) >= bytes_) ledger_->Return(*this);
   ledger_ = nullptr;
   bytes_ = 0;
 }
@@ -79,6 +81,7 @@ void Ledger::Return(const Reservation& reservation) {
   const uint64_t bytes = reservation.bytes();
   auto take = [bytes](auto& map, const auto& key) {
     auto found = map.find(key);
+    if (found == map.end()) return;  // only after a double release: CheckInvariants finds it
     found->second -= bytes;
     if (found->second == 0) map.erase(found);
   };

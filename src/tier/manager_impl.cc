@@ -403,6 +403,19 @@ TierSnapshot TierManagerImpl::Snapshot() const {
   return snapshot;
 }
 
+void TierManagerImpl::VisitResident(
+    const std::function<void(ModelId, uint32_t, std::span<const std::byte>)>& visit) const {
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [id, model] : models_) {
+    for (uint32_t i = 0; i < model->segments.size(); ++i) {
+      const Segment& segment = model->segments[i];
+      if (segment.residence == Residence::kResident) {
+        visit(id, i, {segment.range.data, segment.spec.bytes});
+      }
+    }
+  }
+}
+
 absl::Status TierManagerImpl::CheckInvariants() const {
   absl::MutexLock lock(&mutex_);
   RETURN_IF_ERROR(ledger_.CheckInvariants());

@@ -51,8 +51,9 @@ class TierManagerImpl {
   void EvictModel(ModelId model);
   bool CouldFit(uint64_t bytes) const;
   TierSnapshot Snapshot() const;
+  void VisitResident(
+      const std::function<void(ModelId, uint32_t, std::span<const std::byte>)>& visit) const;
   absl::Status CheckInvariants() const;
-  Ledger& ledger() { return ledger_; }
 
   void Unpin(ModelId model, uint32_t segment);
   void FreeBuffer(std::byte* data);

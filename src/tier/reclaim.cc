@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "tier/manager_impl.h"
+#include "tier/planted.h"
 
 namespace terrace::tier {
 namespace {
@@ -80,7 +81,8 @@ std::vector<EvictionCandidate> TierManagerImpl::CandidatesLocked(
         });
     for (uint32_t i = 0; i < model->segments.size(); ++i) {
       const Segment& segment = model->segments[i];
-      if (segment.residence != Residence::kResident || segment.pins > 0) continue;
+      if (segment.residence != Residence::kResident) continue;
+      if (segment.pins > 0 && !kPlantEvictPinned) continue;
       const uint32_t steps = model->StepsAhead(i);
       if (!demand && in_use && steps <= asked_steps) continue;
       candidates.push_back({.model = id,

@@ -125,6 +125,10 @@ void TierManager::SetIdleMemory(IdleMemory* idle) { impl_->SetIdleMemory(idle); 
 void TierManager::EvictModel(ModelId model) { impl_->EvictModel(model); }
 bool TierManager::CouldFit(uint64_t bytes) const { return impl_->CouldFit(bytes); }
 TierSnapshot TierManager::Snapshot() const { return impl_->Snapshot(); }
+void TierManager::VisitResident(
+    const std::function<void(ModelId, uint32_t, std::span<const std::byte>)>& visit) const {
+  impl_->VisitResident(visit);
+}
 absl::Status TierManager::CheckInvariants() const { return impl_->CheckInvariants(); }
 
 }  // namespace terrace::tier

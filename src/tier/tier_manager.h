@@ -9,7 +9,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -158,6 +160,10 @@ class TierManager {
   bool CouldFit(uint64_t bytes) const;
 
   TierSnapshot Snapshot() const;
+  // Calls `visit` with the device bytes of each resident segment, under the manager's lock (which it
+  // must not need). For proofs on devices whose memory the host can read.
+  void VisitResident(
+      const std::function<void(ModelId, uint32_t, std::span<const std::byte>)>& visit) const;
   // Internal when an invariant is broken: ledger sums equal allocations, no byte has two owners,
   // pinned segments are resident.
   absl::Status CheckInvariants() const;
