@@ -152,6 +152,7 @@ class SchedulerImpl final : public Scheduler {
   int64_t last_work_us_ ABSL_GUARDED_BY(mutex_) = 0;
   int32_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   int32_t restores_ ABSL_GUARDED_BY(mutex_) = 0;  // loads of KV under way
+  int32_t finishing_ ABSL_GUARDED_BY(mutex_) = 0;  // ended, but their sinks not yet told
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool wake_ ABSL_GUARDED_BY(mutex_) = false;
@@ -283,7 +284,7 @@ bool SchedulerImpl::Drain(int64_t timeout_us) {
   draining_ = true;
   auto idle = [this] {
     mutex_.AssertHeld();
-    return live_.empty();
+    return live_.empty() && finishing_ == 0;
   };
   if (mutex_.AwaitWithTimeout(absl::Condition(&idle), absl::Microseconds(timeout_us))) return true;
   CancelAllLocked();
@@ -345,6 +346,7 @@ void SchedulerImpl::CollectCancelledLocked(Finished* finished) {
   auto take = [&](std::unique_ptr<LiveRequest> live) {
     FinishInfo info = Info(*live, FinishReason::kCancelled, status);
     live_.erase(live->request->id);
+    ++finishing_;
     finished->emplace_back(std::move(live), std::move(info));
   };
   for (auto& [name, queue] : queues_) {
@@ -595,6 +597,7 @@ std::unique_ptr<LiveRequest> SchedulerImpl::TakeRunningLocked(ModelQueue* queue,
   hold_admission_ = false;
   out->kv.reset();
   live_.erase(out->request->id);
+  ++finishing_;
   return out;
 }
 
@@ -703,6 +706,9 @@ void SchedulerImpl::Finish(Finished finished) {
     live->kv.reset();
     live->request->sink->OnFinish(info);
   }
+  if (finished.empty()) return;
+  absl::MutexLock lock(&mutex_);
+  finishing_ -= static_cast<int32_t>(finished.size());
 }
 
 }  // namespace

@@ -1,0 +1,445 @@
+// The scheduler over a real engine and the tiny golden models.
+#include "scheduler/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "base/random.h"
+#include "base/status.h"
+#include "engine/testing.h"
+#include "kv/cache.h"
+#include "obs/metrics.h"
+#include "storage/disk/block_store.h"
+
+namespace terrace::scheduler {
+namespace {
+
+using engine::Golden;
+using engine::Rig;
+using engine::TempFolder;
+
+std::string Arch(const std::string& name) {
+  return std::string(TERRACE_TEST_DATA) + "/golden/arch/" + name;
+}
+
+// What a sink heard. Shared between the test and the sink, which the scheduler owns.
+struct Heard {
+  absl::Mutex mutex;
+  std::vector<int32_t> tokens;
+  FinishInfo info;
+  absl::Notification finished;
+
+  std::vector<int32_t> Tokens() {
+    absl::MutexLock lock(&mutex);
+    return tokens;
+  }
+};
+
+class RecordingSink final : public TokenSink {
+ public:
+  RecordingSink(std::shared_ptr<Heard> heard, int stop_after)
+      : heard_(std::move(heard)), stop_after_(stop_after) {}
+  bool OnToken(const TokenEvent& event) override {
+    absl::MutexLock lock(&heard_->mutex);
+    heard_->tokens.push_back(event.token);
+    return stop_after_ < 0 || static_cast<int>(heard_->tokens.size()) < stop_after_;
+  }
+  void OnFinish(const FinishInfo& info) override {
+    heard_->info = info;
+    heard_->finished.Notify();
+  }
+
+ private:
+  std::shared_ptr<Heard> heard_;
+  int stop_after_;
+};
+
+class SchedulerTest : public testing::Test {
+ protected:
+  void Start(uint64_t budget_bytes, SchedulerOptions options = {}) {
+    rig_ = std::make_unique<Rig>(ops::BestCpuVariant(), budget_bytes);
+    if (use_cache_) {
+      storage::BlockStoreOptions store_options;
+      store_options.folder = folder_.path();
+      store_options.cap_bytes = 64 * kMiB;
+      auto store = storage::BlockStore::Open(store_options, &rig_->clock());
+      ASSERT_TRUE(store.ok()) << store.status();
+      store_ = *std::move(store);
+      cache_ = std::make_unique<kv::Cache>(&rig_->manager(), store_.get(), &rig_->clock());
+      rig_->manager().SetIdleMemory(cache_.get());
+      options.cache = cache_.get();
+    }
+    scheduler_ = Scheduler::Create(options, &rig_->engine(), &rig_->clock(), &metrics_);
+  }
+
+  void Add(const std::string& arch) {
+    std::shared_ptr<engine::EngineModel> model = rig_->Open(Arch(arch) + ".gguf", arch, true);
+    ASSERT_NE(model, nullptr);
+    ASSERT_TRUE(model->weights().WaitForImage().ok());
+    weight_bytes_[arch] = model->weights().total_bytes();
+    ASSERT_TRUE(scheduler_->AddModel(std::move(model)).ok());
+  }
+
+  std::unique_ptr<Request> MakeRequest(const std::string& id, const std::string& model,
+                                       std::vector<int32_t> prompt, int32_t max_tokens) {
+    auto request = std::make_unique<Request>();
+    request->id = id;
+    request->model = model;
+    request->prompt = std::move(prompt);
+    request->max_tokens = max_tokens;
+    request->sampling.temperature = 0;
+    return request;
+  }
+
+  std::shared_ptr<Heard> Send(std::unique_ptr<Request> request, int stop_after = -1) {
+    auto heard = std::make_shared<Heard>();
+    request->sink = std::make_unique<RecordingSink>(heard, stop_after);
+    absl::Status status = scheduler_->Submit(std::move(request));
+    EXPECT_TRUE(status.ok()) << status;
+    return heard;
+  }
+
+  std::vector<int32_t> Answer(const std::string& id, const std::string& model,
+                              const std::vector<int32_t>& prompt, int32_t max_tokens) {
+    auto heard = Send(MakeRequest(id, model, prompt, max_tokens));
+    heard->finished.WaitForNotification();
+    EXPECT_TRUE(heard->info.status.ok()) << heard->info.status;
+    last_ = heard->info;
+    return heard->Tokens();
+  }
+
+  uint64_t KvBytes() {
+    uint64_t bytes = 0;
+    for (const tier::LedgerLine& line : rig_->manager().Snapshot().ledger) {
+      if (line.owner.kind == tier::Kind::kKv) bytes += line.bytes;
+    }
+    return bytes;
+  }
+
+  bool use_cache_ = false;
+  TempFolder folder_;
+  Metrics metrics_;
+  std::map<std::string, uint64_t> weight_bytes_;
+  std::unique_ptr<Rig> rig_;
+  std::unique_ptr<storage::BlockStore> store_;
+  std::unique_ptr<kv::Cache> cache_;
+  std::unique_ptr<Scheduler> scheduler_;
+  FinishInfo last_;
+};
+
+TEST_F(SchedulerTest, AnswersAsTheGoldenDoes) {
+  Start(64 * kMiB);
+  Add("qwen3");
+  Golden golden = engine::ReadGolden(Arch("qwen3"));
+  std::vector<int32_t> tokens = Answer("a", "qwen3", golden.tokens, 24);
+  ASSERT_EQ(tokens.size(), 24u);
+  // Until the first step whose margin is too thin to be sure of.
+  for (size_t i = 0; i < tokens.size() && golden.greedy_margin[i] > 0.1; ++i) {
+    EXPECT_EQ(tokens[i], golden.greedy[i]) << i;
+  }
+  EXPECT_EQ(last_.reason, FinishReason::kLength);
+  EXPECT_EQ(last_.prompt_tokens, static_cast<int32_t>(golden.tokens.size()));
+  EXPECT_EQ(last_.completion_tokens, 24);
+  EXPECT_EQ(KvBytes(), 0u);
+}
+
+TEST_F(SchedulerTest, TwoModelsTakeTurnsInABudgetThatHoldsOne) {
+  Start(64 * kMiB);
+  Add("qwen3");
+  Add("llama");
+  Golden qwen = engine::ReadGolden(Arch("qwen3")), llama = engine::ReadGolden(Arch("llama"));
+  const std::vector<int32_t> qwen_answer = Answer("q", "qwen3", qwen.tokens, 8);
+  const std::vector<int32_t> llama_answer = Answer("l", "llama", llama.tokens, 8);
+  scheduler_.reset();
+
+  const uint64_t budget = std::max(weight_bytes_["qwen3"], weight_bytes_["llama"]) + 3 * kMiB;
+  ASSERT_LT(budget, weight_bytes_["qwen3"] + weight_bytes_["llama"] + 3 * kMiB);
+  Start(budget);
+  Add("qwen3");
+  Add("llama");
+  for (int round = 0; round < 5; ++round) {
+    auto a = Send(MakeRequest("a" + std::to_string(round), "qwen3", qwen.tokens, 8));
+    auto b = Send(MakeRequest("b" + std::to_string(round), "llama", llama.tokens, 8));
+    a->finished.WaitForNotification();
+    b->finished.WaitForNotification();
+    ASSERT_TRUE(a->info.status.ok()) << a->info.status;
+    ASSERT_TRUE(b->info.status.ok()) << b->info.status;
+    EXPECT_EQ(a->Tokens(), qwen_answer);
+    EXPECT_EQ(b->Tokens(), llama_answer);
+    const tier::TierSnapshot snapshot = rig_->manager().Snapshot();
+    EXPECT_LE(snapshot.device_used_bytes, budget);
+  }
+  EXPECT_TRUE(rig_->manager().CheckInvariants().ok());
+}
+
+TEST_F(SchedulerTest, BatchNeighboursAndOrderChangeNothing) {
+  SchedulerOptions options;
+  options.step_tokens = 24;  // prompts are cut into chunks
+  Start(64 * kMiB, options);
+  Add("qwen3");
+  Random random(5);
+  std::vector<std::vector<int32_t>> prompts(12);
+  std::vector<std::vector<int32_t>> alone;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    for (uint64_t n = 1 + random.Below(60); n > 0; --n) {
+      prompts[i].push_back(static_cast<int32_t>(random.Below(500)));
+    }
+    alone.push_back(Answer("alone" + std::to_string(i), "qwen3", prompts[i], 10));
+  }
+  for (int round = 0; round < 3; ++round) {
+    std::map<size_t, std::shared_ptr<Heard>> heard;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      const size_t at = (i * 5 + static_cast<size_t>(round)) % prompts.size();
+      heard[at] = Send(MakeRequest(std::to_string(round) + "-" + std::to_string(at), "qwen3",
+                                   prompts[at], 10));
+    }
+    for (auto& [at, one] : heard) {
+      one->finished.WaitForNotification();
+      EXPECT_EQ(one->Tokens(), alone[at]) << "prompt " << at << " round " << round;
+    }
+  }
+}
+
+TEST_F(SchedulerTest, TheSinkAndEndTokensStopARequest) {
+  Start(64 * kMiB);
+  Add("qwen3");
+  Golden golden = engine::ReadGolden(Arch("qwen3"));
+  auto heard = Send(MakeRequest("a", "qwen3", golden.tokens, 50), 3);
+  heard->finished.WaitForNotification();
+  EXPECT_EQ(heard->info.reason, FinishReason::kStop);
+  EXPECT_EQ(heard->info.completion_tokens, 3);
+
+  auto request = MakeRequest("b", "qwen3", golden.tokens, 50);
+  request->end_tokens = {heard->Tokens()[2]};
+  auto ended = Send(std::move(request));
+  ended->finished.WaitForNotification();
+  EXPECT_EQ(ended->info.reason, FinishReason::kStop);
+  EXPECT_EQ(ended->Tokens().size(), 2u);
+}
+
+TEST_F(SchedulerTest, RefusesWhatCannotBe) {
+  SchedulerOptions options;
+  options.max_queue = 2;
+  Start(8 * kMiB, options);
+  Add("qwen3");
+  auto status_of = [&](std::unique_ptr<Request> request) {
+    request->sink = std::make_unique<RecordingSink>(std::make_shared<Heard>(), -1);
+    return scheduler_->Submit(std::move(request)).code();
+  };
+  EXPECT_EQ(status_of(MakeRequest("a", "nobody", {1}, 5)), absl::StatusCode::kNotFound);
+  EXPECT_EQ(status_of(MakeRequest("a", "qwen3", {}, 5)), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status_of(MakeRequest("a", "qwen3", {1}, 0)), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status_of(MakeRequest("a", "qwen3", {512}, 5)), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status_of(MakeRequest("a", "qwen3", {-1}, 5)), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status_of(MakeRequest("a", "qwen3", std::vector<int32_t>(2048, 1), 5)),
+            absl::StatusCode::kInvalidArgument);
+}
+
+// A32, A33: cancelled requests end within a step, queued ones are never started.
+TEST_F(SchedulerTest, CancelledRequestsEndAndGiveEverythingBack) {
+  SchedulerOptions options;
+  options.max_batch = 1;
+  Start(64 * kMiB, options);
+  Add("qwen3");
+  Golden golden = engine::ReadGolden(Arch("qwen3"));
+  auto running = Send(MakeRequest("run", "qwen3", golden.tokens, 1500));
+  std::vector<std::shared_ptr<Heard>> queued;
+  for (int i = 0; i < 5; ++i) {
+    queued.push_back(Send(MakeRequest("q" + std::to_string(i), "qwen3", golden.tokens, 4)));
+  }
+  while (running->Tokens().size() < 3) std::this_thread::yield();
+  for (int i = 0; i < 4; ++i) scheduler_->Cancel("q" + std::to_string(i));
+  for (int i = 0; i < 4; ++i) {
+    queued[static_cast<size_t>(i)]->finished.WaitForNotification();
+    EXPECT_EQ(queued[static_cast<size_t>(i)]->info.reason, FinishReason::kCancelled);
+    EXPECT_TRUE(queued[static_cast<size_t>(i)]->Tokens().empty());
+  }
+  scheduler_->Cancel("run");
+  running->finished.WaitForNotification();
+  EXPECT_EQ(running->info.reason, FinishReason::kCancelled);
+  queued[4]->finished.WaitForNotification();
+  EXPECT_EQ(queued[4]->Tokens().size(), 4u);
+  // Only two prompts were ever computed.
+  EXPECT_EQ(scheduler_->State().prompt_tokens, 2 * golden.tokens.size());
+  EXPECT_EQ(KvBytes(), 0u);
+}
+
+TEST_F(SchedulerTest, GivesWayWhenKvRunsOutAndStillAnswersAlike) {
+  Start(64 * kMiB);
+  Add("qwen3");
+  Golden golden = engine::ReadGolden(Arch("qwen3"));
+  const std::vector<int32_t> alone = Answer("alone", "qwen3", golden.tokens, 400);
+  scheduler_.reset();
+  // Weights, a workspace, and KV for about one and a half such sequences.
+  const uint64_t kv_bytes = 16 * 1024 * (400 + golden.tokens.size()) / 16;
+  Start(weight_bytes_["qwen3"] + 3 * kMiB + kv_bytes * 3 / 2);
+  Add("qwen3");
+  std::vector<std::shared_ptr<Heard>> heard;
+  for (int i = 0; i < 4; ++i) {
+    heard.push_back(Send(MakeRequest(std::to_string(i), "qwen3", golden.tokens, 400)));
+  }
+  for (auto& one : heard) {
+    one->finished.WaitForNotification();
+    EXPECT_TRUE(one->info.status.ok()) << one->info.status;
+    EXPECT_EQ(one->Tokens(), alone);
+  }
+  EXPECT_EQ(KvBytes(), 0u);
+}
+
+TEST_F(SchedulerTest, DrainLetsStreamsEndAndRefusesNewOnes) {
+  Start(64 * kMiB);
+  Add("qwen3");
+  auto heard = Send(MakeRequest("a", "qwen3", {1, 2, 3}, 200));
+  EXPECT_TRUE(scheduler_->Drain(60'000'000));
+  ASSERT_TRUE(heard->finished.HasBeenNotified());
+  EXPECT_EQ(heard->Tokens().size(), 200u);
+  auto late = MakeRequest("b", "qwen3", {1}, 5);
+  late->sink = std::make_unique<RecordingSink>(std::make_shared<Heard>(), -1);
+  EXPECT_EQ(scheduler_->Submit(std::move(late)).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(SchedulerTest, RandomRequestsCancelsAndModelsLeakNothing) {
+  const uint64_t seed = 77;
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  use_cache_ = true;
+  Start(4 * kMiB);
+  Add("qwen3");
+  Add("llama");
+  Random random(seed);
+  std::vector<std::shared_ptr<Heard>> heard;
+  for (int i = 0; i < 300; ++i) {
+    const std::string model = random.Below(4) == 0 ? "llama" : "qwen3";
+    std::vector<int32_t> prompt(1 + random.Below(80), static_cast<int32_t>(random.Below(3)));
+    const std::string id = std::to_string(i);
+    heard.push_back(Send(MakeRequest(id, model, std::move(prompt),
+                                     static_cast<int32_t>(1 + random.Below(20)))));
+    if (random.Below(3) == 0) scheduler_->Cancel(std::to_string(random.Below(i + 1)));
+    if (random.Below(10) == 0) heard[random.Below(heard.size())]->finished.WaitForNotification();
+  }
+  for (auto& one : heard) {
+    one->finished.WaitForNotification();
+    EXPECT_TRUE(one->info.status.ok() || absl::IsCancelled(one->info.status))
+        << one->info.status;
+  }
+  cache_->Flush();
+  cache_->Clear();
+  EXPECT_EQ(KvBytes(), 0u);
+  EXPECT_TRUE(rig_->manager().CheckInvariants().ok());
+  EXPECT_TRUE(cache_->CheckInvariants().ok());
+  EXPECT_TRUE(store_->CheckInvariants().ok());
+}
+
+class CachedSchedulerTest : public SchedulerTest {
+ protected:
+  CachedSchedulerTest() { use_cache_ = true; }
+};
+
+TEST_F(CachedSchedulerTest, AReturningPromptIsTakenFromMemoryAndAnswersAlike) {
+  Start(64 * kMiB);
+  Add("qwen3");
+  Golden golden = engine::ReadGolden(Arch("qwen3"));
+  const std::vector<int32_t> first = Answer("a", "qwen3", golden.tokens, 20);
+  EXPECT_EQ(last_.cached_tokens, 0);
+  const std::vector<int32_t> second = Answer("b", "qwen3", golden.tokens, 20);
+  EXPECT_EQ(second, first);
+  EXPECT_EQ(last_.cached_tokens,
+            static_cast<int32_t>((golden.tokens.size() - 1) / 16 * 16));
+  // The whole conversation is found, answer included.
+  std::vector<int32_t> longer = golden.tokens;
+  longer.insert(longer.end(), first.begin(), first.end());
+  longer.push_back(7);
+  Answer("c", "qwen3", longer, 5);
+  EXPECT_GE(last_.cached_tokens, static_cast<int32_t>(golden.tokens.size() / 16 * 16));
+}
+
+TEST_F(CachedSchedulerTest, AReturningPromptIsTakenFromDiskAfterARestart) {
+  Start(64 * kMiB);
+  Add("qwen3");
+  Golden golden = engine::ReadGolden(Arch("qwen3"));
+  const std::vector<int32_t> first = Answer("a", "qwen3", golden.tokens, 20);
+  Answer("b", "qwen3", golden.tokens, 20);  // the second use admits it to disk
+  cache_->Flush();
+  EXPECT_GT(store_->State().blocks, 0u);
+  scheduler_.reset();
+  cache_.reset();
+  store_.reset();
+  Start(64 * kMiB);
+  Add("qwen3");
+  EXPECT_EQ(Answer("c", "qwen3", golden.tokens, 20), first);
+  EXPECT_EQ(last_.restored_tokens,
+            static_cast<int32_t>((golden.tokens.size() - 1) / 16 * 16));
+  EXPECT_FALSE(last_.kv_choice.empty());
+}
+
+TEST_F(CachedSchedulerTest, DamagedAndForeignBlocksAreRecomputed) {
+  Start(64 * kMiB);
+  Add("qwen3");
+  Golden golden = engine::ReadGolden(Arch("qwen3"));
+  const std::vector<int32_t> first = Answer("a", "qwen3", golden.tokens, 20);
+  Answer("b", "qwen3", golden.tokens, 20);
+  cache_->Flush();
+  scheduler_.reset();
+  cache_.reset();
+  store_.reset();
+  // Flip one byte of one file, swap the contents of the two others.
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
+    files.push_back(entry.path());
+  }
+  ASSERT_GE(files.size(), 1u);
+  std::string content = engine::ReadFile(files[0]);
+  content[content.size() / 2] = static_cast<char>(content[content.size() / 2] ^ 1);
+  std::ofstream(files[0], std::ios::binary) << content;
+  if (files.size() >= 3) {
+    const std::string x = engine::ReadFile(files[1]), y = engine::ReadFile(files[2]);
+    std::ofstream(files[1], std::ios::binary) << y;
+    std::ofstream(files[2], std::ios::binary) << x;
+  }
+  Start(64 * kMiB);
+  Add("qwen3");
+  EXPECT_EQ(Answer("c", "qwen3", golden.tokens, 20), first);
+  EXPECT_EQ(Answer("d", "qwen3", golden.tokens, 20), first);
+  EXPECT_GT(store_->State().damaged, 0u);
+}
+
+TEST_F(CachedSchedulerTest, TenantsDoNotShare) {
+  Start(64 * kMiB);
+  Add("qwen3");
+  Golden golden = engine::ReadGolden(Arch("qwen3"));
+  auto ask = [&](const std::string& id, const std::string& tenant) {
+    auto request = MakeRequest(id, "qwen3", golden.tokens, 5);
+    request->tenant = tenant;
+    auto heard = Send(std::move(request));
+    heard->finished.WaitForNotification();
+    return heard->info.cached_tokens;
+  };
+  EXPECT_EQ(ask("a", "one"), 0);
+  EXPECT_GT(ask("b", "one"), 0);
+  EXPECT_EQ(ask("c", "two"), 0);
+}
+
+TEST_F(CachedSchedulerTest, IdleKvMakesRoomForWeightsAndForOtherKv) {
+  Start(3 * kMiB + 512 * kKiB);
+  Add("qwen3");
+  Add("llama");
+  Random random(3);
+  for (int i = 0; i < 30; ++i) {
+    std::vector<int32_t> prompt;
+    for (int n = 0; n < 100; ++n) prompt.push_back(static_cast<int32_t>(random.Below(500)));
+    Answer(std::to_string(i), i % 3 == 0 ? "llama" : "qwen3", prompt, 4);
+  }
+  EXPECT_GT(cache_->State().evictions, 0u);
+  EXPECT_TRUE(rig_->manager().CheckInvariants().ok());
+}
+
+}  // namespace
+}  // namespace terrace::scheduler
