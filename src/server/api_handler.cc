@@ -201,114 +201,127 @@ void ApiHandler::ShowModel(const std::shared_ptr<Exchange>& exchange) {
                     .param = "model"});
 }
 
-void ApiHandler::Prepare(const std::shared_ptr<Exchange>& exchange,
-                         std::function<bool(bool)> step) {
-  if (exchange->request().body.size() <= options_.inline_body_bytes && step(false)) return;
+void ApiHandler::Prepare(const std::shared_ptr<Exchange>& exchange, std::function<void()> step) {
+  if (exchange->request().body.size() <= options_.inline_body_bytes) return step();
   pool_.Post([this, exchange, step = std::move(step)] {
-    if (exchange->gone()) return;  // it gave up while waiting
-    Guard(exchange, [&] { step(true); });
+    if (!exchange->gone()) Guard(exchange, step);  // else the client gave up while waiting
   });
 }
 
-void ApiHandler::Chat(const std::shared_ptr<Exchange>& exchange) {
-  Prepare(exchange, [this, exchange](bool may_wait) { return PrepareChat(exchange, may_wait); });
-}
-
-void ApiHandler::Complete(const std::shared_ptr<Exchange>& exchange) {
-  Prepare(exchange,
-          [this, exchange](bool may_wait) { return PrepareCompletion(exchange, may_wait); });
-}
-
-void ApiHandler::Tokenize(const std::shared_ptr<Exchange>& exchange) {
-  Prepare(exchange, [this, exchange](bool may_wait) { return PrepareTokenize(exchange, may_wait); });
-}
-
-void ApiHandler::Detokenize(const std::shared_ptr<Exchange>& exchange) {
-  Prepare(exchange,
-          [this, exchange](bool may_wait) { return PrepareDetokenize(exchange, may_wait); });
-}
-
-bool ApiHandler::FindModel(const std::shared_ptr<Exchange>& exchange, const std::string& name,
-                           bool may_wait, std::shared_ptr<const ServedModel>* model) {
-  *model = deps_.models->TryGet(name);
-  if (*model == nullptr) {
-    if (!may_wait) return false;
-    auto got = deps_.models->Get(name);
-    if (!got.ok()) {
-      ApiError error = FromStatus(got.status());
-      if (got.status().code() != absl::StatusCode::kNotFound) {
+void ApiHandler::WithModel(const std::shared_ptr<Exchange>& exchange, const std::string& name,
+                           std::function<void(std::shared_ptr<const ServedModel>)> next) {
+  if (auto model = deps_.models->TryGet(name)) {
+    exchange->access().model = model->name();
+    return next(std::move(model));
+  }
+  using Opened = absl::StatusOr<std::shared_ptr<const ServedModel>>;
+  deps_.models->Open(name, [this, exchange, next = std::move(next)](const Opened& opened) {
+    if (!opened.ok()) {
+      ApiError error = FromStatus(opened.status());
+      if (opened.status().code() != absl::StatusCode::kNotFound) {
         error.status = 503;
         error.code = "model_unavailable";
       }
       error.param = "model";
-      Answer(exchange, error);
-      return true;
+      return Answer(exchange, error);
     }
-    *model = *std::move(got);
-  }
-  exchange->access().model = (*model)->name();
-  return true;
+    pool_.Post([this, exchange, next, model = *opened] {
+      if (exchange->gone()) return;
+      exchange->access().model = model->name();
+      Guard(exchange, [&] { next(model); });
+    });
+  });
 }
 
-bool ApiHandler::PrepareChat(const std::shared_ptr<Exchange>& exchange, bool may_wait) {
-  ChatRequest request;
-  if (auto error = ParseChatRequest(exchange->request().body, &request)) {
-    Answer(exchange, *error);
-    return true;
+// Parses the body of `exchange` with `parse` into a Body, or answers what is wrong with it.
+template <typename Body, typename Parse>
+std::shared_ptr<Body> ApiHandler::Parsed(const std::shared_ptr<Exchange>& exchange,
+                                         const Parse& parse) {
+  auto request = std::make_shared<Body>();
+  const std::optional<ApiError> error = parse(exchange->request().body, request.get());
+  exchange->request().body = std::string();  // it may be large
+  if (!error) return request;
+  Answer(exchange, *error);
+  return nullptr;
+}
+
+void ApiHandler::Chat(const std::shared_ptr<Exchange>& exchange) {
+  Prepare(exchange, [this, exchange] {
+    auto request = Parsed<ChatRequest>(exchange, ParseChatRequest);
+    if (request == nullptr) return;
+    WithModel(exchange, request->params.model, [this, exchange, request](auto model) {
+      StartChat(exchange, std::move(*request), std::move(model));
+    });
+  });
+}
+
+void ApiHandler::Complete(const std::shared_ptr<Exchange>& exchange) {
+  Prepare(exchange, [this, exchange] {
+    auto request = Parsed<CompletionRequest>(exchange, ParseCompletionRequest);
+    if (request == nullptr) return;
+    WithModel(exchange, request->params.model, [this, exchange, request](auto model) {
+      StartCompletion(exchange, std::move(*request), std::move(model));
+    });
+  });
+}
+
+void ApiHandler::Tokenize(const std::shared_ptr<Exchange>& exchange) {
+  Prepare(exchange, [this, exchange] {
+    auto request = Parsed<TokenizeRequest>(exchange, ParseTokenizeRequest);
+    if (request == nullptr) return;
+    WithModel(exchange, request->model, [this, exchange, request](const auto& model) {
+      AnswerTokenize(exchange, *request, *model);
+    });
+  });
+}
+
+void ApiHandler::Detokenize(const std::shared_ptr<Exchange>& exchange) {
+  Prepare(exchange, [this, exchange] {
+    auto request = Parsed<DetokenizeRequest>(exchange, ParseDetokenizeRequest);
+    if (request == nullptr) return;
+    WithModel(exchange, request->model, [this, exchange, request](const auto& model) {
+      AnswerDetokenize(exchange, *request, *model);
+    });
+  });
+}
+
+void ApiHandler::StartChat(const std::shared_ptr<Exchange>& exchange, ChatRequest request,
+                           std::shared_ptr<const ServedModel> model) {
+  auto prompt = model->EncodeChat(request.input);
+  if (!prompt.ok()) return Answer(exchange, PromptError(prompt.status(), "messages"));
+  if (auto error = CheckLength(*model, prompt->size(), "messages")) {
+    return Answer(exchange, *error);
   }
-  GenerationPlan plan;
-  if (!FindModel(exchange, request.params.model, may_wait, &plan.model)) return false;
-  if (plan.model == nullptr) return true;
-  auto prompt = plan.model->EncodeChat(request.input);
-  if (!prompt.ok()) {
-    Answer(exchange, PromptError(prompt.status(), "messages"));
-    return true;
-  }
-  if (auto error = CheckLength(*plan.model, prompt->size(), "messages")) {
-    Answer(exchange, *error);
-    return true;
-  }
-  plan.params = std::move(request.params);
+  GenerationPlan plan{.model = std::move(model), .params = std::move(request.params)};
   plan.prompts.push_back(*std::move(prompt));
   Generate(exchange, Api::kChat, std::move(plan));
-  return true;
 }
 
-bool ApiHandler::PrepareCompletion(const std::shared_ptr<Exchange>& exchange, bool may_wait) {
-  CompletionRequest request;
-  if (auto error = ParseCompletionRequest(exchange->request().body, &request)) {
-    Answer(exchange, *error);
-    return true;
-  }
-  GenerationPlan plan;
-  if (!FindModel(exchange, request.params.model, may_wait, &plan.model)) return false;
-  if (plan.model == nullptr) return true;
-  const ServedModel& model = *plan.model;
+void ApiHandler::StartCompletion(const std::shared_ptr<Exchange>& exchange,
+                                 CompletionRequest request,
+                                 std::shared_ptr<const ServedModel> model) {
+  GenerationPlan plan{.params = std::move(request.params)};
   for (Prompt& prompt : request.prompts) {
     std::vector<int32_t> ids = std::move(prompt.ids);
     std::optional<ApiError> error;
     if (prompt.is_ids) {
-      error = CheckIds(ids, "prompt", model.vocab_size());
-    } else if (auto encoded = model.EncodeText(prompt.text, true, true); encoded.ok()) {
+      error = CheckIds(ids, "prompt", model->vocab_size());
+    } else if (auto encoded = model->EncodeText(prompt.text, true, true); encoded.ok()) {
       ids = *std::move(encoded);
     } else {
       error = PromptError(encoded.status(), "prompt");
     }
-    if (!error) error = CheckLength(model, ids.size(), "prompt");
-    if (error) {
-      Answer(exchange, *error);
-      return true;
-    }
+    if (!error) error = CheckLength(*model, ids.size(), "prompt");
+    if (error) return Answer(exchange, *error);
     if (request.echo) {
-      plan.echo.push_back(prompt.is_ids ? Decode(model.tokenizer(), ids)
+      plan.echo.push_back(prompt.is_ids ? Decode(model->tokenizer(), ids)
                                         : std::move(prompt.text));
     }
     plan.prompts.push_back(std::move(ids));
   }
-  plan.params = std::move(request.params);
+  plan.model = std::move(model);
   if (!plan.params.max_tokens) plan.params.max_tokens = kCompletionTokens;
   Generate(exchange, Api::kCompletion, std::move(plan));
-  return true;
 }
 
 void ApiHandler::Generate(const std::shared_ptr<Exchange>& exchange, Api api,
@@ -328,47 +341,27 @@ void ApiHandler::Generate(const std::shared_ptr<Exchange>& exchange, Api api,
                     [this](std::function<void()> task) { pool_.Post(std::move(task)); }, exchange);
 }
 
-bool ApiHandler::PrepareTokenize(const std::shared_ptr<Exchange>& exchange, bool may_wait) {
-  TokenizeRequest request;
-  if (auto error = ParseTokenizeRequest(exchange->request().body, &request)) {
-    Answer(exchange, *error);
-    return true;
-  }
-  std::shared_ptr<const ServedModel> model;
-  if (!FindModel(exchange, request.model, may_wait, &model)) return false;
-  if (model == nullptr) return true;
-  auto ids = request.chat ? model->EncodeChat(*request.chat)
-                          : model->EncodeText(request.text, request.add_special,
-                                              request.parse_special);
+void ApiHandler::AnswerTokenize(const std::shared_ptr<Exchange>& exchange,
+                                const TokenizeRequest& request, const ServedModel& model) {
+  auto ids = request.chat
+                 ? model.EncodeChat(*request.chat)
+                 : model.EncodeText(request.text, request.add_special, request.parse_special);
   if (!ids.ok()) {
-    Answer(exchange, PromptError(ids.status(), request.chat ? "messages" : "prompt"));
-    return true;
+    return Answer(exchange, PromptError(ids.status(), request.chat ? "messages" : "prompt"));
   }
   exchange->Respond({.body = fmt::format("{{\"tokens\":[{}],\"count\":{},\"max_model_len\":{}}}",
-                                         fmt::join(*ids, ","), ids->size(),
-                                         model->max_context())});
-  return true;
+                                         fmt::join(*ids, ","), ids->size(), model.max_context())});
 }
 
-bool ApiHandler::PrepareDetokenize(const std::shared_ptr<Exchange>& exchange, bool may_wait) {
-  DetokenizeRequest request;
-  if (auto error = ParseDetokenizeRequest(exchange->request().body, &request)) {
-    Answer(exchange, *error);
-    return true;
+void ApiHandler::AnswerDetokenize(const std::shared_ptr<Exchange>& exchange,
+                                  const DetokenizeRequest& request, const ServedModel& model) {
+  if (auto error = CheckIds(request.ids, "tokens", model.vocab_size())) {
+    return Answer(exchange, *error);
   }
-  std::shared_ptr<const ServedModel> model;
-  if (!FindModel(exchange, request.model, may_wait, &model)) return false;
-  if (model == nullptr) return true;
-  if (auto error = CheckIds(request.ids, "tokens", model->vocab_size())) {
-    Answer(exchange, *error);
-    return true;
-  }
-  const std::string text = Decode(model->tokenizer(), request.ids, {.render_special = true});
   std::string body = "{\"prompt\":";
-  AppendJsonString(text, &body);
+  AppendJsonString(Decode(model.tokenizer(), request.ids, {.render_special = true}), &body);
   body += "}";
   exchange->Respond({.body = std::move(body)});
-  return true;
 }
 
 std::string ApiHandler::NewId(Api api) {

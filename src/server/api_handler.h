@@ -77,17 +77,22 @@ class ApiHandler final : public HttpHandler {
   void Tokenize(const std::shared_ptr<Exchange>& exchange);
   void Detokenize(const std::shared_ptr<Exchange>& exchange);
 
-  // Runs `step(true)` on the pool, or `step(false)` at once if the body is small. A step that would
-  // have to wait and may not returns false and is run again on the pool.
-  void Prepare(const std::shared_ptr<Exchange>& exchange, std::function<bool(bool may_wait)> step);
-  bool PrepareChat(const std::shared_ptr<Exchange>& exchange, bool may_wait);
-  bool PrepareCompletion(const std::shared_ptr<Exchange>& exchange, bool may_wait);
-  bool PrepareTokenize(const std::shared_ptr<Exchange>& exchange, bool may_wait);
-  bool PrepareDetokenize(const std::shared_ptr<Exchange>& exchange, bool may_wait);
-
-  // The model by name, or an answer that there is none. False: it would have to wait.
-  bool FindModel(const std::shared_ptr<Exchange>& exchange, const std::string& name, bool may_wait,
-                 std::shared_ptr<const ServedModel>* model);
+  template <typename Body, typename Parse>
+  std::shared_ptr<Body> Parsed(const std::shared_ptr<Exchange>& exchange, const Parse& parse);
+  // Runs `step` at once if the body is small, else on the pool.
+  void Prepare(const std::shared_ptr<Exchange>& exchange, std::function<void()> step);
+  // Calls `next` with the model, at once if it is ready, else on the pool once it is; or answers why
+  // there is none.
+  void WithModel(const std::shared_ptr<Exchange>& exchange, const std::string& name,
+                 std::function<void(std::shared_ptr<const ServedModel>)> next);
+  void StartChat(const std::shared_ptr<Exchange>& exchange, ChatRequest request,
+                 std::shared_ptr<const ServedModel> model);
+  void StartCompletion(const std::shared_ptr<Exchange>& exchange, CompletionRequest request,
+                       std::shared_ptr<const ServedModel> model);
+  void AnswerTokenize(const std::shared_ptr<Exchange>& exchange, const TokenizeRequest& request,
+                      const ServedModel& model);
+  void AnswerDetokenize(const std::shared_ptr<Exchange>& exchange,
+                        const DetokenizeRequest& request, const ServedModel& model);
   void Generate(const std::shared_ptr<Exchange>& exchange, Api api, GenerationPlan plan);
   void Answer(const std::shared_ptr<Exchange>& exchange, const ApiError& error);
   std::string NewId(Api api);

@@ -3,6 +3,7 @@
 #define TERRACE_SERVER_MODEL_SOURCE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -26,12 +27,16 @@ struct ModelListing {
 // Thread-safe.
 class ModelSource {
  public:
+  using OpenCallback =
+      std::function<void(const absl::StatusOr<std::shared_ptr<const ServedModel>>&)>;
+
   virtual ~ModelSource() = default;
   // The model if it is ready, else null. Does not block.
   virtual std::shared_ptr<const ServedModel> TryGet(std::string_view name) = 0;
-  // As TryGet, but opens the model first if need be, which may take seconds. NotFound names the
-  // models there are; other errors say why this one cannot be opened (a later call tries again).
-  virtual absl::StatusOr<std::shared_ptr<const ServedModel>> Get(std::string_view name) = 0;
+  // Opens the model if it is not ready, which may take seconds, and hands it to `done`: at once, or
+  // later on another thread. NotFound names the models there are; other errors say why this one
+  // cannot be opened (a later call tries again). `done` must not block.
+  virtual void Open(std::string_view name, OpenCallback done) = 0;
   // All models, in the order of the configuration.
   virtual std::vector<ModelListing> List() = 0;
 };

@@ -103,14 +103,18 @@ std::shared_ptr<const ServedModel> TestModels::TryGet(std::string_view name) {
   return nullptr;
 }
 
-absl::StatusOr<std::shared_ptr<const ServedModel>> TestModels::Get(std::string_view name) {
-  if (auto model = TryGet(name)) return model;
-  absl::MutexLock lock(&mutex_);
-  if (auto broken = broken_.find(name); broken != broken_.end()) return broken->second;
-  std::string names;
-  for (const auto& model : models_) names += (names.empty() ? "" : ", ") + model->name();
-  return absl::NotFoundError(
-      fmt::format("There is no model \"{}\"; this server has: {}.", name, names));
+void TestModels::Open(std::string_view name, OpenCallback done) {
+  if (auto model = TryGet(name)) return done(model);
+  absl::Status status;
+  {
+    absl::MutexLock lock(&mutex_);
+    std::string names;
+    for (const auto& model : models_) names += (names.empty() ? "" : ", ") + model->name();
+    status = absl::NotFoundError(
+        fmt::format("There is no model \"{}\"; this server has: {}.", name, names));
+    if (auto broken = broken_.find(name); broken != broken_.end()) status = broken->second;
+  }
+  done(status);
 }
 
 std::vector<ModelListing> TestModels::List() {

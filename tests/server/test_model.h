@@ -49,7 +49,7 @@ class TestModels final : public ModelSource {
   void Break(const std::string& name, absl::Status reason);
 
   std::shared_ptr<const ServedModel> TryGet(std::string_view name) override;
-  absl::StatusOr<std::shared_ptr<const ServedModel>> Get(std::string_view name) override;
+  void Open(std::string_view name, OpenCallback done) override;
   std::vector<ModelListing> List() override;
 
  private:
