@@ -55,6 +55,7 @@ absl::StatusOr<std::shared_ptr<Load>> TierManagerImpl::StartLoadLocked(Model& mo
   ++model.loads_under_way;
   segment.residence = Residence::kLoading;
   segment.load = load;
+  JoinHostLocked(*load);
   loads_.emplace(load->id, load);
   to_locate_.push_back(load);
   return load;
@@ -122,9 +123,10 @@ bool TierManagerImpl::NextStepLocked(Step* step) {
     return true;
   };
   if (!unified_ && start(copy_, Step::Type::kCopy)) return true;
-  // A read needs a slot of the staging ring until its bytes have reached the device.
+  // A read that leaves no copy on the host needs a slot of the staging ring until its bytes have
+  // reached the device.
   if ((unified_ || !free_slots_.empty()) && start(disk_, Step::Type::kRead)) {
-    if (!unified_) {
+    if (!unified_ && !step->load->fills_host) {
       step->load->runs[step->transfer.index].slot = free_slots_.back();
       free_slots_.pop_back();
     }
@@ -135,22 +137,29 @@ bool TierManagerImpl::NextStepLocked(Step* step) {
 
 void TierManagerImpl::Locate(const std::shared_ptr<Load>& load) {
   absl::Status status;
-  if (!load->cancel.cancelled) {
+  if (!load->cancel.cancelled && !load->from_host) {
     SegmentSource::OnDisk place = load->source->Locate(load->segment);
-    status = place.file != nullptr ? PlaceBlocks(*load, std::move(place)) : PlaceProduced(*load);
+    if (place.file != nullptr) status = PlaceBlocks(*load, std::move(place));
   }
   absl::MutexLock lock(&mutex_);
   --load->active;
+  if (load->cancel.cancelled) {
+    EndIfIdleLocked(*load);
+    return;
+  }
+  if (status.ok() && load->place.file == nullptr && !unified_) status = PlaceOnHostLocked(*load);
   if (!status.ok()) {
     FailLocked(*load, InLoad(*load, status));
-  } else if (load->cancel.cancelled) {
-    EndIfIdleLocked(*load);
+    return;
+  }
+  const uint64_t bytes = load->model->segments[load->segment].spec.bytes;
+  if (load->from_host) {
+    for (uint32_t i = 0; i < load->runs.size(); ++i) QueueLocked(copy_, *load, i);
+    BytesReadLocked(*load, bytes);
   } else if (load->place.file != nullptr) {
     for (uint32_t i = 0; i < load->runs.size(); ++i) QueueLocked(disk_, *load, i);
   } else {
-    source_.Push({.owner = load->id,
-                  .bytes = load->model->segments[load->segment].spec.bytes,
-                  .priority = load->priority});
+    source_.Push({.owner = load->id, .bytes = bytes, .priority = load->priority});
   }
 }
 
@@ -189,13 +198,14 @@ absl::Status TierManagerImpl::PlaceBlocks(Load& load, SegmentSource::OnDisk plac
   return absl::OkStatus();
 }
 
-absl::Status TierManagerImpl::PlaceProduced(Load& load) {
-  if (unified_) return absl::OkStatus();
-  // The source writes to host memory; from there pieces go to the device.
+// The whole segment is, or will be, in host memory; from there pieces go to the device.
+absl::Status TierManagerImpl::PlaceOnHostLocked(Load& load) {
   const uint64_t bytes = load.model->segments[load.segment].spec.bytes;
-  const Owner owner{load.model->spec.name, load.model->spec.tenant, Kind::kStaging};
-  ASSIGN_OR_RETURN(load.produced_reservation, ledger_.Reserve(Tier::kHost, owner, bytes));
-  ASSIGN_OR_RETURN(load.produced, os::Mapping::Anonymous(bytes));
+  if (!load.from_host && !load.fills_host) {
+    const Owner owner{load.model->spec.name, load.model->spec.tenant, Kind::kStaging};
+    ASSIGN_OR_RETURN(load.produced_reservation, TakeHostRoomLocked(owner, bytes, nullptr));
+    ASSIGN_OR_RETURN(load.produced, os::Mapping::Anonymous(bytes));
+  }
   for (uint64_t offset = 0; offset < bytes; offset += kMaxBlockBytes) {
     load.runs.push_back({.offset = offset, .bytes = std::min(kMaxBlockBytes, bytes - offset)});
   }
@@ -204,7 +214,8 @@ absl::Status TierManagerImpl::PlaceProduced(Load& load) {
 }
 
 void TierManagerImpl::Produce(const std::shared_ptr<Load>& load, const Transfer& transfer) {
-  std::byte* out = unified_ ? load->range.data : load->produced.data();
+  // The first run starts where the segment starts; unified memory needs no runs.
+  std::byte* out = unified_ ? load->range.data : HostBytes(*load, load->runs[0]).data();
   absl::Status status = load->source->Produce(load->segment, {out, transfer.bytes}, &load->cancel);
   {
     absl::MutexLock lock(&mutex_);
@@ -226,6 +237,10 @@ void TierManagerImpl::Produce(const std::shared_ptr<Load>& load, const Transfer&
 
 std::span<std::byte> TierManagerImpl::HostBytes(const Load& load, const Run& run) const {
   if (unified_) return {load.range.data + run.offset, run.bytes};
+  if (load.from_host || load.fills_host) {
+    // Stays while the load uses it.
+    return {load.model->segments[load.segment].host.memory.data() + run.offset, run.bytes};
+  }
   if (load.produced) return {load.produced.data() + run.offset, run.bytes};
   return {staging_.data() + static_cast<uint64_t>(run.slot) * kMaxBlockBytes, run.bytes};
 }
@@ -387,6 +402,7 @@ void TierManagerImpl::EndIfIdleLocked(Load& load) {
   Model& model = *load.model;
   Segment& segment = model.segments[load.segment];
   for (Run& run : load.runs) ReleaseSlotLocked(run);
+  LeaveHostLocked(load, false);
   load.produced = os::Mapping();
   load.produced_reservation.Release();
   FreeRangeLocked(std::exchange(load.range, DeviceRange{}));
@@ -407,6 +423,8 @@ void TierManagerImpl::PublishLocked(Load& load) {
   segment.residence = Residence::kResident;
   segment.range = std::exchange(load.range, DeviceRange{});
   segment.pins += load.waiters;
+  if (load.from_host) ++model.loads_from_host;
+  LeaveHostLocked(load, true);
   model.resident_bytes += segment.range.bytes;
   ++model.loads;
   --model.loads_under_way;

@@ -50,6 +50,7 @@ TierManagerImpl::~TierManagerImpl() {
         if (model->segments[i].residence == Residence::kResident) {
           FreeRangeLocked(DetachLocked(*model, i));
         }
+        if (model->segments[i].host.complete) DropHostLocked(*model, model->segments[i]);
       }
     }
   }
@@ -146,6 +147,12 @@ absl::Status TierManagerImpl::Unregister(ModelId id) {
   absl::MutexLock lock(&mutex_);
   auto found = models_.find(id);
   while (found->second->loads_under_way > 0) WaitLocked(kForeverUs);
+  // A load that was nearly done when it was told to stop may have left a copy, or even ended well.
+  for (uint32_t i = 0; i < found->second->segments.size(); ++i) {
+    Segment& segment = found->second->segments[i];
+    if (segment.host.complete) DropHostLocked(*found->second, segment);
+    if (segment.residence == Residence::kResident) FreeRangeLocked(DetachLocked(*found->second, i));
+  }
   gone = std::move(found->second);
   models_.erase(found);
   return absl::OkStatus();
@@ -356,6 +363,7 @@ void TierManagerImpl::EvictModel(ModelId id) {
       } else if (segment.residence == Residence::kLoading && segment.load->waiters == 0) {
         CancelLoadLocked(*segment.load);
       }
+      if (segment.host.complete && segment.host.users == 0) DropHostLocked(model, segment);
     }
   }
   Pump();
@@ -380,6 +388,8 @@ TierSnapshot TierManagerImpl::Snapshot() const {
   TierSnapshot snapshot;
   snapshot.device_budget_bytes = options_.device_budget_bytes;
   snapshot.device_used_bytes = ledger_.used(Tier::kDevice);
+  snapshot.host_budget_bytes = options_.host_budget_bytes;
+  snapshot.host_used_bytes = ledger_.used(Tier::kHost);
   snapshot.ledger = ledger_.Lines();
   snapshot.checksum_failures = checksum_failures_;
   for (const auto& [id, model] : models_) {
@@ -387,6 +397,8 @@ TierSnapshot TierManagerImpl::Snapshot() const {
     state.name = model->spec.name;
     state.bytes = model->bytes;
     state.resident_bytes = model->resident_bytes;
+    state.host_bytes = model->host_bytes;
+    state.loads_from_host = model->loads_from_host;
     state.loads = model->loads;
     state.evictions = model->evictions;
     state.last_used_us = model->last_used_us;
@@ -428,6 +440,7 @@ absl::Status TierManagerImpl::CheckInvariants() const {
   };
   size_t loading = 0;
   for (const auto& [id, model] : models_) {
+    RETURN_IF_ERROR(CheckHostLocked(*model));
     uint64_t resident_bytes = 0;
     for (const Segment& segment : model->segments) {
       const std::string name = fmt::format("{} of {}", segment.spec.name, model->spec.name);

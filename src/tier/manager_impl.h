@@ -117,6 +117,18 @@ class TierManagerImpl {
   void WaitLocked(int64_t most_us) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t WaitNowUs() const;
 
+  // host_tier.cc: copies on the host.
+  // Room for `bytes` on the host tier, at the cost of copies of models other than `keep`; the copy of
+  // the least recently used tails goes first.
+  absl::StatusOr<Reservation> TakeHostRoomLocked(const Owner& owner, uint64_t bytes,
+                                                 const Model* keep)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropHostLocked(Model& model, Segment& segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Lets `load` start from its host copy, or leave one.
+  void JoinHostLocked(Load& load) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LeaveHostLocked(Load& load, bool loaded) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckHostLocked(const Model& model) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   // loading.cc: loads.
   absl::StatusOr<std::shared_ptr<Load>> StartLoadLocked(Model& model, uint32_t segment,
                                                         Priority priority)
@@ -127,7 +139,7 @@ class TierManagerImpl {
   bool NextStepLocked(Step* step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Locate(const std::shared_ptr<Load>& load);
   absl::Status PlaceBlocks(Load& load, SegmentSource::OnDisk place) const;
-  absl::Status PlaceProduced(Load& load);
+  absl::Status PlaceOnHostLocked(Load& load) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Produce(const std::shared_ptr<Load>& load, const Transfer& transfer);
   void Read(const std::shared_ptr<Load>& load, const Transfer& transfer);
   void OnRead(const std::shared_ptr<Load>& load, const Transfer& transfer, absl::Status status);

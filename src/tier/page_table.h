@@ -28,12 +28,21 @@ struct DeviceRange {
   Reservation reservation;
 };
 
+// A segment's bytes on the host tier, for a device with memory of its own.
+struct HostCopy {
+  os::Mapping memory;
+  Reservation reservation;
+  uint32_t users = 0;     // loads that fill it or copy from it
+  bool complete = false;  // read in full and checked
+};
+
 struct Load;
 
 struct Segment {
   SegmentSpec spec;
   Residence residence = Residence::kAbsent;
   DeviceRange range;
+  HostCopy host;
   uint32_t pins = 0;
   int64_t last_used_us = 0;
   std::shared_ptr<Load> load;  // under way
@@ -45,7 +54,9 @@ struct Model {
   uint64_t bytes = 0;
   std::vector<Segment> segments;
   uint64_t resident_bytes = 0;
+  uint64_t host_bytes = 0;
   uint64_t loads = 0;
+  uint64_t loads_from_host = 0;
   uint64_t evictions = 0;
   int64_t last_used_us = 0;
   // The segment acquired last; what follows it is fetched ahead while `reading_ahead`.
@@ -90,6 +101,8 @@ struct Load {
   size_t runs_left = 0;
   uint64_t bytes_to_read = 0;
   uint32_t active = 1;     // steps under way outside the queues; the first one is to locate it
+  bool from_host = false;  // the host tier has it: only the copy to the device is left to do
+  bool fills_host = false; // what is read stays on the host tier
   os::Mapping produced;    // host copy of a produced segment on its way to the device
   Reservation produced_reservation;
   CancelFlag cancel;

@@ -61,8 +61,12 @@ absl::Status CheckOptions(const TierManagerOptions& options, const device::Devic
   if (options.read_depth == 0) {
     return absl::InvalidArgumentError("the read depth must be at least 1");
   }
-  if (!device.info().unified_memory && options.staging_bytes < kMaxBlockBytes) {
+  if (device.info().unified_memory) return absl::OkStatus();
+  if (options.staging_bytes < kMaxBlockBytes) {
     return absl::InvalidArgumentError("the staging ring must hold at least one block of 4 MiB");
+  }
+  if (options.host_budget_bytes != 0 && options.host_budget_bytes < options.staging_bytes) {
+    return absl::InvalidArgumentError("the host budget does not even hold the staging ring");
   }
   return absl::OkStatus();
 }
@@ -71,6 +75,9 @@ Ledger::Budgets MakeBudgets(const TierManagerOptions& options) {
   Ledger::Budgets budgets;
   budgets.fill(uint64_t{1} << 62);  // tiers without a cap of their own
   budgets[static_cast<size_t>(Tier::kDevice)] = options.device_budget_bytes;
+  if (options.host_budget_bytes != 0) {
+    budgets[static_cast<size_t>(Tier::kHost)] = options.host_budget_bytes;
+  }
   return budgets;
 }
 

@@ -78,6 +78,9 @@ class DeviceBuffer {
 
 struct TierManagerOptions {
   uint64_t device_budget_bytes = 0;
+  // For devices with memory of their own: what the host may hold (staging, and copies of segments
+  // from which they come back without the disk). 0: nothing but staging, without a cap.
+  uint64_t host_budget_bytes = 0;
   // Reclaim starts when more than this share of the budget is booked.
   double swap_threshold = 0.90;
   // Reads in flight and the bounded staging ring for devices with memory of their own.
@@ -102,6 +105,8 @@ struct ModelState {
   std::string name;
   uint64_t bytes = 0;           // of all segments
   uint64_t resident_bytes = 0;
+  uint64_t host_bytes = 0;      // copies on the host tier
+  uint64_t loads_from_host = 0; // of `loads`
   uint64_t loads = 0;           // segments loaded since start
   uint64_t evictions = 0;       // segments evicted since start
   int64_t last_used_us = 0;
@@ -111,6 +116,8 @@ struct ModelState {
 struct TierSnapshot {
   uint64_t device_budget_bytes = 0;
   uint64_t device_used_bytes = 0;
+  uint64_t host_budget_bytes = 0;  // 0: no cap
+  uint64_t host_used_bytes = 0;
   std::vector<LedgerLine> ledger;
   std::vector<ModelState> models;
   std::vector<LinkState> links;
@@ -153,7 +160,8 @@ class TierManager {
   // manager; must outlive those uses.
   void SetIdleMemory(IdleMemory* idle);
 
-  // Drops a model's resident segments that are not pinned (an operator's "unload").
+  // Drops a model's resident segments that are not pinned, and its copies on the host tier (an
+  // operator's "unload").
   void EvictModel(ModelId model);
   // True if `bytes` more could be had by evicting everything that is neither pinned nor booked to KV
   // or workspace.

@@ -33,6 +33,7 @@ int main(int argc, char** argv) {
     sum.served += report.served;
     sum.refused += report.refused;
     sum.loads += report.loads;
+    sum.loads_from_host += report.loads_from_host;
     sum.evictions += report.evictions;
     sum.faults += report.faults;
     sum.checksum_failures += report.checksum_failures;
@@ -51,6 +52,7 @@ int main(int argc, char** argv) {
   show("segments served", sum.served);
   show("refused", sum.refused);
   show("loads", sum.loads);
+  show("from the host", sum.loads_from_host);
   show("evictions", sum.evictions);
   show("faults", sum.faults);
   show("bad checksums", sum.checksum_failures);

@@ -179,6 +179,9 @@ class World {
     options.read_depth = static_cast<uint32_t>(1 + random_.Below(8));
     options.staging_bytes = tier::kMaxBlockBytes * (1 + random_.Below(3));
     options.pin_wait_us = 20'000;
+    if (random_.Below(3) > 0) {
+      options.host_budget_bytes = options.staging_bytes + 4096 * (20 + random_.Below(100));
+    }
     budget_ = options.device_budget_bytes;
     tier::TierManagerParts parts;
     auto reader = std::make_unique<StepReader>(&clock_, &random_, &weather_);
@@ -263,7 +266,13 @@ class World {
       return;
     }
     const uint64_t allocated = device_->GetMemoryInfo().allocated_bytes;
-    const uint64_t booked = manager_->Snapshot().device_used_bytes;
+    const tier::TierSnapshot snapshot = manager_->Snapshot();
+    const uint64_t booked = snapshot.device_used_bytes;
+    if (snapshot.host_budget_bytes != 0 &&
+        snapshot.host_used_bytes > snapshot.host_budget_bytes) {
+      Fail("the host budget is exceeded");
+      return;
+    }
     if (allocated != booked || booked > budget_) {
       Fail(fmt::format("device holds {} bytes, {} are booked of {}", allocated, booked, budget_));
       return;
@@ -450,6 +459,7 @@ class World {
     }
     for (const tier::ModelState& state : manager_->Snapshot().models) {
       report_.loads += state.loads;
+      report_.loads_from_host += state.loads_from_host;
       report_.evictions += state.evictions;
     }
     report_.checksum_failures = manager_->Snapshot().checksum_failures;

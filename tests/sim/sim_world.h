@@ -20,6 +20,7 @@ struct SimReport {
   uint64_t served = 0;
   uint64_t refused = 0;
   uint64_t loads = 0;
+  uint64_t loads_from_host = 0;
   uint64_t evictions = 0;
   uint64_t faults = 0;
   uint64_t checksum_failures = 0;

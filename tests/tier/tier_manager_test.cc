@@ -366,6 +366,80 @@ TEST_P(TierManagerTest, MemoryLeavesTheProcessWithEviction) {
   EXPECT_LE(os::ReadProcessMemory().value().rss_bytes, before + options_.staging_bytes + 8 * kMiB);
 }
 
+// --- the host tier ---
+
+TEST_P(TierManagerTest, WhatLeftTheDeviceComesBackFromTheHostWithoutTheDisk) {
+  if (device_->info().unified_memory) GTEST_SKIP() << "host and device are one on unified memory";
+  options_.host_budget_bytes = 16 * kMiB + 24 * kMiB;  // staging and both models
+  Start(13 * kMiB);
+  auto source = MakeSource("a", std::vector<uint64_t>(4, 3 * kMiB));
+  auto source2 = MakeSource("b", std::vector<uint64_t>(4, 3 * kMiB));
+  source2->produces = [](uint32_t segment) { return segment == 2; };
+  ModelId a = Add("a", source), b = Add("b", source2);
+  EXPECT_TRUE(Pass(a, *source));
+  EXPECT_TRUE(Pass(b, *source2));
+  Settle();
+  EXPECT_EQ(State(a).host_bytes, 12 * kMiB);
+  EXPECT_EQ(State(b).host_bytes, 12 * kMiB);
+  EXPECT_EQ(State(a).resident_bytes, 0u);
+  const int reads = reader_->reads;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(Pass(a, *source));
+    EXPECT_TRUE(Pass(b, *source2));
+  }
+  EXPECT_EQ(reader_->reads, reads);
+  EXPECT_EQ(source2->produced, 1);
+  EXPECT_GE(State(a).loads_from_host, 9u);
+  manager_->EvictModel(a);
+  EXPECT_EQ(State(a).host_bytes, 0u);
+  EXPECT_TRUE(Pass(a, *source));
+  EXPECT_GT(reader_->reads, reads);
+}
+
+TEST_P(TierManagerTest, TheHostBudgetHoldsAndTheOldestCopiesGo) {
+  if (device_->info().unified_memory) GTEST_SKIP() << "host and device are one on unified memory";
+  options_.host_budget_bytes = 16 * kMiB + 10 * kMiB;
+  Start(64 * kMiB);
+  std::vector<std::shared_ptr<TestSource>> sources;
+  std::vector<ModelId> ids;
+  for (const char* name : {"a", "b", "c"}) {
+    sources.push_back(MakeSource(name, std::vector<uint64_t>(2, 3 * kMiB)));
+    ids.push_back(Add(name, sources.back()));
+    EXPECT_TRUE(Pass(ids.back(), *sources.back()));
+    EXPECT_LE(manager_->Snapshot().host_used_bytes, options_.host_budget_bytes);
+  }
+  Settle();
+  EXPECT_EQ(State(ids[0]).host_bytes, 0u);
+  EXPECT_EQ(State(ids[1]).host_bytes, 3 * kMiB);  // its head
+  EXPECT_EQ(State(ids[2]).host_bytes, 6 * kMiB);
+  // A model larger than the host tier's room keeps what it has and reads the rest past it.
+  auto big = MakeSource("big", std::vector<uint64_t>(6, 3 * kMiB));
+  ModelId id = Add("big", big);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(Pass(id, *big));
+    Settle();
+    EXPECT_EQ(State(id).host_bytes, 9 * kMiB);
+    std::vector<Pin> pins;
+    // Push it out of the device, not out of the host.
+    DeviceBuffer all = manager_->Allocate({"kv", "t", Kind::kKv}, 64 * kMiB).value();
+  }
+  EXPECT_GE(State(id).loads_from_host, 3u);
+}
+
+TEST_P(TierManagerTest, ABadBlockLeavesNoCopyOnTheHost) {
+  if (device_->info().unified_memory) GTEST_SKIP() << "host and device are one on unified memory";
+  options_.host_budget_bytes = 64 * kMiB;
+  Start(64 * kMiB);
+  auto source = MakeSource("a", {9 * kMiB});
+  source->blocks()[0][1].checksum ^= 1;
+  ModelId a = Add("a", source);
+  EXPECT_EQ(Acquire(a, 0).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(State(a).host_bytes, 0u);
+  EXPECT_EQ(manager_->Snapshot().host_used_bytes, options_.staging_bytes);
+  source->blocks()[0][1].checksum ^= 1;
+  EXPECT_TRUE(Pass(a, *source));
+}
+
 // --- faults ---
 
 TEST_P(TierManagerTest, ASpoiledReadIsReadAgain) {
