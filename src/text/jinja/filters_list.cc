@@ -56,9 +56,7 @@ bool IsGiven(const Value* v) { return v != nullptr && !v->is_none(); }
 // Sorts `items` by `keys` (of the same length), stably.
 Items SortBy(Runtime& rt, const Items& items, const Items& keys, bool reverse) {
   rt.NewItems(items.size() * 2);
-  std::vector<size_t> order(items.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+  const std::vector<size_t> order = StableOrder(items.size(), [&](size_t a, size_t b) {
     return reverse ? Less(rt, keys[b], keys[a]) : Less(rt, keys[a], keys[b]);
   });
   Items sorted;

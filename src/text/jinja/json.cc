@@ -200,25 +200,25 @@ class JsonWriter {
   }
 
   void WriteDict(const Dict& dict, int level) {
-    std::vector<const Dict::Entry*> entries;
-    for (const Dict::Entry& entry : dict.entries()) entries.push_back(&entry);
+    const std::vector<Dict::Entry>& entries = dict.entries();
+    std::vector<size_t> order;
     if (sort_) {
-      std::stable_sort(entries.begin(), entries.end(),
-                       [this](const Dict::Entry* a, const Dict::Entry* b) {
-                         return Less(rt_, a->first, b->first);
-                       });
+      order = StableOrder(entries.size(), [&](size_t a, size_t b) {
+        return Less(rt_, entries[a].first, entries[b].first);
+      });
     }
     out_ += '{';
     for (size_t i = 0; i < entries.size(); ++i) {
+      const Dict::Entry& entry = entries[sort_ ? order[i] : i];
       if (i > 0) out_ += item_separator_;
       NewLine(level + 1);
-      if (const Str* key = entries[i]->first.str()) {
+      if (const Str* key = entry.first.str()) {
         WriteString(*key);
       } else {
-        out_ += '"' + Scalar(entries[i]->first) + '"';
+        out_ += '"' + Scalar(entry.first) + '"';
       }
       out_ += key_separator_;
-      Write(entries[i]->second, level + 1);
+      Write(entry.second, level + 1);
     }
     if (!entries.empty()) NewLine(level);
     out_ += '}';

@@ -86,7 +86,7 @@ Value SplitSpace(Runtime& rt, const Str& text, int64_t most, bool from_right) {
     while (pos < view.size()) {
       size_t end = pos;
       if (parts.size() == limit) {
-        end = view.size() - TrailingSpace(view);
+        end = view.size();  // The rest as it is, with the space that ends it.
       } else {
         while (end < view.size() && !is_space(end)) end += DecodeAt(view, end).bytes;
       }
@@ -98,7 +98,7 @@ Value SplitSpace(Runtime& rt, const Str& text, int64_t most, bool from_right) {
     while (end > 0) {
       size_t begin = end;
       if (parts.size() == limit) {
-        begin = LeadingSpace(view);
+        begin = 0;
       } else {
         while (begin > 0 && !is_space(PreviousAt(view, begin))) begin = PreviousAt(view, begin);
       }

@@ -3,8 +3,11 @@
 #ifndef TERRACE_TEXT_JINJA_OPS_H_
 #define TERRACE_TEXT_JINJA_OPS_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "text/jinja/ast.h"
 #include "text/jinja/runtime.h"
@@ -45,6 +48,25 @@ Str EscapeHtml(Runtime& rt, const Str& text);
 const int64_t* AsInt(const Value& v, int64_t* scratch);
 // As a double, for any number; false for anything else.
 bool AsDouble(const Value& v, double* out);
+
+// The order that sorts `count` items stably, where less(a, b) compares the items at two indices: a
+// merge sort, which stays in bounds even where NaNs make `less` no order at all.
+template <typename F>
+std::vector<size_t> StableOrder(size_t count, F&& less) {
+  std::vector<size_t> order(count), merged(count);
+  for (size_t i = 0; i < count; ++i) order[i] = i;
+  const auto at = [&](size_t i) { return order.begin() + static_cast<std::ptrdiff_t>(i); };
+  for (size_t width = 1; width < count; width *= 2) {
+    auto out = merged.begin();
+    for (size_t begin = 0; begin < count; begin += 2 * width) {
+      const size_t middle = std::min(begin + width, count);
+      const size_t end = std::min(begin + 2 * width, count);
+      out = std::merge(at(begin), at(middle), at(middle), at(end), out, less);
+    }
+    order.swap(merged);
+  }
+  return order;
+}
 
 }  // namespace terrace::jinja
 

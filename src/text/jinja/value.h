@@ -41,35 +41,8 @@ struct None {};
 
 enum class ListKind : uint8_t { kList, kTuple, kGenerator, kRange, kView };
 
-struct List {
-  explicit List(ListKind list_kind = ListKind::kList) : kind(list_kind) {}
-  ListKind kind;
-  mutable bool consumed = false;  // A generator yields its items once.
-  int depth = 1;
-  std::vector<Value> items;
-};
-
-class Dict {
- public:
-  using Entry = std::pair<Value, Value>;
-
-  const std::vector<Entry>& entries() const { return entries_; }
-  size_t size() const { return entries_.size(); }
-  int depth() const { return depth_; }
-  const Value* Find(std::string_view key) const;
-  // `key` is a scalar; others are never found.
-  const Value* Find(const Value& key) const;
-  // Adds or replaces (keeping the place). Fails (throws Error) on a key that is not a scalar and
-  // on nesting deeper than kMaxValueDepth.
-  void Set(Value key, Value value);
-  void Clear();
-
- private:
-  std::vector<Entry> entries_;
-  // Index of string keys, kept once there are more than a few; the views live in `entries_`.
-  std::unordered_map<std::string_view, size_t> index_;
-  int depth_ = 1;
-};
+struct List;
+class Dict;
 
 // Something with behaviour. Lives within one rendering.
 class Object {
@@ -131,6 +104,36 @@ class Value {
 
  private:
   std::variant<None, Undefined, bool, int64_t, double, Str, ListPtr, DictPtr, ObjectPtr> data_;
+};
+
+struct List {
+  explicit List(ListKind list_kind = ListKind::kList) : kind(list_kind) {}
+  ListKind kind;
+  mutable bool consumed = false;  // A generator yields its items once.
+  int depth = 1;
+  std::vector<Value> items;
+};
+
+class Dict {
+ public:
+  using Entry = std::pair<Value, Value>;
+
+  const std::vector<Entry>& entries() const { return entries_; }
+  size_t size() const { return entries_.size(); }
+  int depth() const { return depth_; }
+  const Value* Find(std::string_view key) const;
+  // `key` is a scalar; others are never found.
+  const Value* Find(const Value& key) const;
+  // Adds or replaces (keeping the place). Fails (throws Error) on a key that is not a scalar and
+  // on nesting deeper than kMaxValueDepth.
+  void Set(Value key, Value value);
+  void Clear();
+
+ private:
+  std::vector<Entry> entries_;
+  // Index of string keys, kept once there are more than a few; the views live in `entries_`.
+  std::unordered_map<std::string_view, size_t> index_;
+  int depth_ = 1;
 };
 
 // A list of `kind` that holds `items`. Fails (throws Error) on nesting deeper than kMaxValueDepth.
