@@ -3,8 +3,8 @@
 // (tests/conformance) runs on all of them.
 //
 // Device is thread-safe. A Stream may be used from several threads, but the order of its operations
-// is then theirs to settle. Streams, events and kernels must not outlive their device; memory must be
-// freed on the device that gave it. Operations of one stream run in order; different streams are
+// is then theirs to settle. Streams, events and kernels must not outlive their device; memory must
+// be freed on the device that gave it. Operations of one stream run in order; different streams are
 // ordered by events only.
 #ifndef TERRACE_DEVICE_DEVICE_H_
 #define TERRACE_DEVICE_DEVICE_H_
@@ -30,9 +30,9 @@ struct DeviceInfo {
   // Kernels and the host may read and write device memory through its address. True for unified
   // devices and for `sim`; copies between host and device are still needed unless unified.
   bool host_addressable = false;
-  uint64_t memory_bytes = 0;    // that can be allocated at most
-  uint64_t alignment = 0;       // of every allocation's address, bytes
-  uint64_t granularity = 0;     // an allocation takes a multiple of this, bytes
+  uint64_t memory_bytes = 0;  // that can be allocated at most
+  uint64_t alignment = 0;     // of every allocation's address, bytes
+  uint64_t granularity = 0;   // an allocation takes a multiple of this, bytes
 };
 
 struct MemoryInfo {
@@ -43,11 +43,11 @@ struct MemoryInfo {
 
 // What the chip says of itself; absent where it says nothing.
 struct Telemetry {
-  std::optional<double> utilisation;        // 0 to 1, since the last reading
+  std::optional<double> utilisation;  // 0 to 1, since the last reading
   std::optional<double> temperature_c;
   std::optional<double> power_w;
-  std::optional<uint32_t> link_width;       // PCIe lanes
-  uint64_t copied_to_device_bytes = 0;      // since start
+  std::optional<uint32_t> link_width;   // PCIe lanes
+  uint64_t copied_to_device_bytes = 0;  // since start
   uint64_t copied_to_host_bytes = 0;
   uint64_t copied_on_device_bytes = 0;
 };

@@ -146,8 +146,8 @@ bool HostStream::ReadyToRun(Operation& operation) {
     // The bytes move while the link is "busy", so that our own memory copy costs no extra time; in
     // stepped mode they move when the copy is due.
     if (!stepped_ && !skipped) {
-      operation.result = model_->Finish(operation.direction, operation.to, operation.from,
-                                        operation.bytes);
+      operation.result =
+          model_->Finish(operation.direction, operation.to, operation.from, operation.bytes);
     }
   }
   while (operation.due_us != 0) {
@@ -165,8 +165,8 @@ void HostStream::Execute(Operation& operation) {
     case Operation::Type::kCopy: {
       if (!before.ok()) return;
       if (stepped_) {
-        operation.result = model_->Finish(operation.direction, operation.to, operation.from,
-                                          operation.bytes);
+        operation.result =
+            model_->Finish(operation.direction, operation.to, operation.from, operation.bytes);
       }
       if (!operation.result.ok()) Fail(operation.result);
       return;

@@ -1,6 +1,6 @@
 // Files that appear whole or not at all: written under a temporary name, synced, renamed, and the
-// folder synced. After a crash only files ending in kPartialSuffix may be incomplete; RemovePartials
-// deletes those at start.
+// folder synced. After a crash only files ending in kPartialSuffix may be incomplete;
+// RemovePartials deletes those at start.
 #ifndef TERRACE_OS_ATOMIC_FILE_H_
 #define TERRACE_OS_ATOMIC_FILE_H_
 

@@ -61,8 +61,8 @@ DirectFile::~DirectFile() { ::close(fd_); }
 absl::Status DirectFile::ReadAt(uint64_t offset, std::span<std::byte> out) const {
   size_t done = 0;
   while (done < out.size()) {
-    ssize_t n = ::pread(fd_, out.data() + done, out.size() - done,
-                        static_cast<off_t>(offset + done));
+    ssize_t n =
+        ::pread(fd_, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
     if (n < 0) {
       if (errno == EINTR) continue;
       return ErrnoStatus(errno, fmt::format("reading {} bytes at offset {} of {}",
@@ -80,8 +80,8 @@ absl::Status DirectFile::ReadAt(uint64_t offset, std::span<std::byte> out) const
 absl::Status DirectFile::WriteAt(uint64_t offset, std::span<const std::byte> data) const {
   size_t done = 0;
   while (done < data.size()) {
-    ssize_t n = ::pwrite(fd_, data.data() + done, data.size() - done,
-                         static_cast<off_t>(offset + done));
+    ssize_t n =
+        ::pwrite(fd_, data.data() + done, data.size() - done, static_cast<off_t>(offset + done));
     if (n < 0) {
       if (errno == EINTR) continue;
       return ErrnoStatus(errno, fmt::format("writing {} bytes at offset {} of {}",

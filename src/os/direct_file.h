@@ -28,8 +28,8 @@ class DirectFile {
   uint64_t size() const { return size_; }  // when it was opened
   bool uses_direct_io() const { return direct_; }
 
-  // Offsets, sizes and addresses must be multiples of 4 KiB when direct I/O is used. A short read or
-  // write is an error (DataLoss, ResourceExhausted for a full disk) that names path and offset.
+  // Offsets, sizes and addresses must be multiples of 4 KiB when direct I/O is used. A short read
+  // or write is an error (DataLoss, ResourceExhausted for a full disk) that names path and offset.
   absl::Status ReadAt(uint64_t offset, std::span<std::byte> out) const;
   absl::Status WriteAt(uint64_t offset, std::span<const std::byte> data) const;
   absl::Status Sync() const;

@@ -64,7 +64,8 @@ class UringIo final : public AsyncIo {
  private:
   void RegisterBuffers() {
     std::vector<iovec> vectors;
-    for (std::span<std::byte> memory : registered_) vectors.push_back({memory.data(), memory.size()});
+    for (std::span<std::byte> memory : registered_)
+      vectors.push_back({memory.data(), memory.size()});
     if (vectors.empty() ||
         io_uring_register_buffers(&ring_, vectors.data(), static_cast<unsigned>(vectors.size()))) {
       registered_.clear();

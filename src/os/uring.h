@@ -1,5 +1,5 @@
-// Asynchronous file reads and writes: io_uring where the kernel permits it (containers often do not),
-// else a small pool of threads with pread and pwrite; uses_uring() says which. Thread-safe.
+// Asynchronous file reads and writes: io_uring where the kernel permits it (containers often do
+// not), else a small pool of threads with pread and pwrite; uses_uring() says which. Thread-safe.
 #ifndef TERRACE_OS_URING_H_
 #define TERRACE_OS_URING_H_
 
@@ -15,9 +15,9 @@
 namespace terrace::os {
 
 struct AsyncIoOptions {
-  uint32_t depth = 16;            // requests in flight at once; more wait in order
+  uint32_t depth = 16;  // requests in flight at once; more wait in order
   uint32_t fallback_threads = 4;
-  bool allow_uring = true;        // false: threads (tests)
+  bool allow_uring = true;  // false: threads (tests)
   // Memory that lives as long as the AsyncIo and is registered with the kernel, so that requests
   // into it skip pinning pages. Silently not registered where the lock limit forbids it.
   std::vector<std::span<std::byte>> registered;

@@ -1,5 +1,6 @@
 // A fixed number of named threads that run tasks in the order they were given. Thread-safe. Not for
-// compute kernels (those have a thread team of their own) but for checksums, imports and fallback I/O.
+// compute kernels (those have a thread team of their own) but for checksums, imports and fallback
+// I/O.
 #ifndef TERRACE_OS_WORKER_POOL_H_
 #define TERRACE_OS_WORKER_POOL_H_
 

@@ -11,8 +11,8 @@
 
 namespace terrace::tier {
 
-// The asking model's own copies are no candidates: what it brings is needed again only after all the
-// others of its round, so that to exchange one for another would gain nothing.
+// The asking model's own copies are no candidates: what it brings is needed again only after all
+// the others of its round, so that to exchange one for another would gain nothing.
 absl::StatusOr<Reservation> TierManagerImpl::TakeHostRoomLocked(const Owner& owner, uint64_t bytes,
                                                                 const Model* keep) {
   if (ledger_.free(Tier::kHost) < bytes) {

@@ -12,21 +12,30 @@ namespace terrace::tier {
 
 const char* Name(Tier tier) {
   switch (tier) {
-    case Tier::kDevice: return "device";
-    case Tier::kHost: return "host";
-    case Tier::kDisk: return "disk";
-    case Tier::kObject: return "object";
-    case Tier::kRemote: return "remote";
+    case Tier::kDevice:
+      return "device";
+    case Tier::kHost:
+      return "host";
+    case Tier::kDisk:
+      return "disk";
+    case Tier::kObject:
+      return "object";
+    case Tier::kRemote:
+      return "remote";
   }
   return "unknown";
 }
 
 const char* Name(Kind kind) {
   switch (kind) {
-    case Kind::kWeights: return "weights";
-    case Kind::kKv: return "kv";
-    case Kind::kWorkspace: return "workspace";
-    case Kind::kStaging: return "staging";
+    case Kind::kWeights:
+      return "weights";
+    case Kind::kKv:
+      return "kv";
+    case Kind::kWorkspace:
+      return "workspace";
+    case Kind::kStaging:
+      return "staging";
   }
   return "unknown";
 }
@@ -54,17 +63,17 @@ absl::StatusOr<Reservation> Ledger::Reserve(Tier tier, const Owner& owner, uint6
   const size_t index = static_cast<size_t>(tier);
   const uint64_t budget = budgets_[index];
   if (bytes > budget - used_[index]) {
-    return absl::ResourceExhaustedError(fmt::format(
-        "{} ({} bytes) asked for {} of {} on the {} tier, {} of {} are booked: {}",
-        FormatBytes(bytes), bytes, Name(owner.kind), owner.model, Name(tier),
-        FormatBytes(used_[index]), FormatBytes(budget), DescribeLocked(tier)));
+    return absl::ResourceExhaustedError(
+        fmt::format("{} ({} bytes) asked for {} of {} on the {} tier, {} of {} are booked: {}",
+                    FormatBytes(bytes), bytes, Name(owner.kind), owner.model, Name(tier),
+                    FormatBytes(used_[index]), FormatBytes(budget), DescribeLocked(tier)));
   }
   const uint64_t left = QuotaLeftLocked(tier, owner);
   if (bytes > left) {
-    return absl::ResourceExhaustedError(fmt::format(
-        "{} asked for {} of {} (tenant '{}') on the {} tier, its quota leaves {}",
-        FormatBytes(bytes), Name(owner.kind), owner.model, owner.tenant, Name(tier),
-        FormatBytes(left)));
+    return absl::ResourceExhaustedError(
+        fmt::format("{} asked for {} of {} (tenant '{}') on the {} tier, its quota leaves {}",
+                    FormatBytes(bytes), Name(owner.kind), owner.model, owner.tenant, Name(tier),
+                    FormatBytes(left)));
   }
   lines_[{tier, owner.model, owner.tenant, owner.kind}] += bytes;
   used_[index] += bytes;

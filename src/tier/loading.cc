@@ -1,5 +1,5 @@
-// How the tier manager brings segments in: locate, read (or produce), check, copy, publish; and what
-// is fetched ahead.
+// How the tier manager brings segments in: locate, read (or produce), check, copy, publish; and
+// what is fetched ahead.
 #include <algorithm>
 #include <utility>
 
@@ -22,18 +22,18 @@ constexpr uint8_t kMostCopies = 2;
 constexpr uint64_t kReadAheadBytes = 64 * kMiB;
 
 absl::Status InLoad(const Load& load, const absl::Status& status) {
-  return WithContext(status, fmt::format("loading {} of model {}",
-                                         load.model->segments[load.segment].spec.name,
-                                         load.model->spec.name));
+  return WithContext(
+      status, fmt::format("loading {} of model {}", load.model->segments[load.segment].spec.name,
+                          load.model->spec.name));
 }
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Load>> TierManagerImpl::StartLoadLocked(Model& model,
-                                                                       uint32_t index,
+absl::StatusOr<std::shared_ptr<Load>> TierManagerImpl::StartLoadLocked(Model& model, uint32_t index,
                                                                        Priority priority) {
   Segment& segment = model.segments[index];
-  // Guesses may fill what is free up to the threshold; the rest is left to what is really asked for.
+  // Guesses may fill what is free up to the threshold; the rest is left to what is really asked
+  // for.
   if (priority >= Priority::kPredicted) {
     const double limit =
         options_.swap_threshold * static_cast<double>(options_.device_budget_bytes);
@@ -248,10 +248,9 @@ std::span<std::byte> TierManagerImpl::HostBytes(const Load& load, const Run& run
 void TierManagerImpl::Read(const std::shared_ptr<Load>& load, const Transfer& transfer) {
   Run& run = load->runs[transfer.index];
   ++run.reads;
-  parts_.reader->Read(*load->place.file, run.file_offset, HostBytes(*load, run),
-                      [this, load, transfer](absl::Status status) {
-                        OnRead(load, transfer, std::move(status));
-                      });
+  parts_.reader->Read(
+      *load->place.file, run.file_offset, HostBytes(*load, run),
+      [this, load, transfer](absl::Status status) { OnRead(load, transfer, std::move(status)); });
 }
 
 void TierManagerImpl::OnRead(const std::shared_ptr<Load>& load, const Transfer& transfer,
@@ -300,9 +299,10 @@ void TierManagerImpl::Check(const std::shared_ptr<Load>& load, uint32_t index) {
       if (run.reads < kMostReads) {
         QueueLocked(disk_, *load, index);
       } else {
-        FailLocked(*load, InLoad(*load, absl::DataLossError(fmt::format(
-            "{} bytes at offset {} of {} do not match their checksum", bad->bytes, bad->offset,
-            load->place.file->path()))));
+        FailLocked(*load,
+                   InLoad(*load, absl::DataLossError(fmt::format(
+                                     "{} bytes at offset {} of {} do not match their checksum",
+                                     bad->bytes, bad->offset, load->place.file->path()))));
       }
     } else {
       BytesReadLocked(*load, run.bytes);
@@ -322,9 +322,8 @@ void TierManagerImpl::Copy(const std::shared_ptr<Load>& load, const Transfer& tr
   absl::Status status;
   {
     absl::MutexLock lock(&stream_mutex_);
-    status = stream_->CopyAsync(device::CopyDirection::kHostToDevice,
-                                load->range.data + run.offset, HostBytes(*load, run).data(),
-                                run.bytes);
+    status = stream_->CopyAsync(device::CopyDirection::kHostToDevice, load->range.data + run.offset,
+                                HostBytes(*load, run).data(), run.bytes);
     if (status.ok()) {
       status = stream_->HostCallback([this, load, transfer](absl::Status copied) {
         // Only this copy failed; those queued behind it have not run yet and may.
@@ -359,10 +358,8 @@ void TierManagerImpl::OnCopied(const std::shared_ptr<Load>& load, const Transfer
 }
 
 void TierManagerImpl::QueueLocked(TransferQueue& queue, const Load& load, uint32_t run) {
-  queue.Push({.owner = load.id,
-              .index = run,
-              .bytes = load.runs[run].bytes,
-              .priority = load.priority});
+  queue.Push(
+      {.owner = load.id, .index = run, .bytes = load.runs[run].bytes, .priority = load.priority});
 }
 
 void TierManagerImpl::BytesReadLocked(Load& load, uint64_t bytes) {

@@ -136,8 +136,8 @@ absl::Status TierManagerImpl::Unregister(ModelId id) {
     if (model == nullptr) return absl::NotFoundError(fmt::format("no model has id {}", id));
     for (const Segment& segment : model->segments) {
       if (segment.pins > 0 || (segment.load != nullptr && segment.load->waiters > 0)) {
-        return absl::FailedPreconditionError(fmt::format(
-            "model {} is in use: segment {}", model->spec.name, segment.spec.name));
+        return absl::FailedPreconditionError(
+            fmt::format("model {} is in use: segment {}", model->spec.name, segment.spec.name));
       }
     }
     model->leaving = true;
@@ -292,8 +292,8 @@ void TierManagerImpl::Prefetch(ModelId id, uint32_t first, uint32_t count, Prior
     if (model == nullptr || first >= model->segments.size()) return;
     // A prefetch never takes the rights of somebody who waits.
     priority = std::max(priority, Priority::kNextLayer);
-    const auto end = static_cast<uint32_t>(
-        std::min<uint64_t>(uint64_t{first} + count, model->segments.size()));
+    const auto end =
+        static_cast<uint32_t>(std::min<uint64_t>(uint64_t{first} + count, model->segments.size()));
     for (uint32_t i = first; i < end; ++i) {
       Segment& segment = model->segments[i];
       if (segment.residence == Residence::kLoading) RaiseLocked(*segment.load, priority);
@@ -307,10 +307,10 @@ void TierManagerImpl::Prefetch(ModelId id, uint32_t first, uint32_t count, Prior
 absl::StatusOr<DeviceBuffer> TierManagerImpl::Allocate(const Owner& owner, uint64_t bytes) {
   if (bytes == 0) return absl::InvalidArgumentError("allocation of no bytes");
   if (bytes > options_.device_budget_bytes) {
-    return absl::ResourceExhaustedError(fmt::format(
-        "{} ({} bytes) of {} asked for {}, the device budget is {} ({} bytes)", FormatBytes(bytes),
-        bytes, Name(owner.kind), owner.model, FormatBytes(options_.device_budget_bytes),
-        options_.device_budget_bytes));
+    return absl::ResourceExhaustedError(
+        fmt::format("{} ({} bytes) of {} asked for {}, the device budget is {} ({} bytes)",
+                    FormatBytes(bytes), bytes, Name(owner.kind), owner.model,
+                    FormatBytes(options_.device_budget_bytes), options_.device_budget_bytes));
   }
   int64_t since_us = 0;
   ReclaimIdle(bytes, /*anything=*/false);

@@ -85,8 +85,7 @@ class TierManagerImpl {
   };
   absl::StatusOr<Attempt> TryAcquireLocked(ModelId model, uint32_t segment, Priority priority)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<Pin> WaitForLoadLocked(const std::shared_ptr<Load>& load,
-                                        const CancelFlag* cancel)
+  absl::StatusOr<Pin> WaitForLoadLocked(const std::shared_ptr<Load>& load, const CancelFlag* cancel)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // What bringing a segment in would take; 0 if it is there or under way.
@@ -118,8 +117,8 @@ class TierManagerImpl {
   int64_t WaitNowUs() const;
 
   // host_tier.cc: copies on the host.
-  // Room for `bytes` on the host tier, at the cost of copies of models other than `keep`; the copy of
-  // the least recently used tails goes first.
+  // Room for `bytes` on the host tier, at the cost of copies of models other than `keep`; the copy
+  // of the least recently used tails goes first.
   absl::StatusOr<Reservation> TakeHostRoomLocked(const Owner& owner, uint64_t bytes,
                                                  const Model* keep)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

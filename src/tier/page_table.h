@@ -73,17 +73,17 @@ struct Model {
   }
 };
 
-// Neighbouring blocks of a load that travel as one transfer of at most kMaxBlockBytes: read, checked
-// block by block, and copied where the device has its own memory.
+// Neighbouring blocks of a load that travel as one transfer of at most kMaxBlockBytes: read,
+// checked block by block, and copied where the device has its own memory.
 struct Run {
   uint32_t first_block = 0;
   uint32_t block_count = 0;
   uint64_t file_offset = 0;
   uint64_t offset = 0;  // in the segment
   uint64_t bytes = 0;
-  uint8_t reads = 0;    // tries so far
+  uint8_t reads = 0;  // tries so far
   uint8_t copies = 0;
-  int32_t slot = -1;    // of the staging ring, while it holds one
+  int32_t slot = -1;  // of the staging ring, while it holds one
 };
 
 // One attempt to bring a segment in. Shared between the manager's table and the threads that wait
@@ -93,20 +93,20 @@ struct Load {
   Model* model = nullptr;  // stays: a model leaves only after its loads
   uint32_t segment = 0;
   Priority priority = Priority::kDemand;
-  uint32_t waiters = 0;    // each gets a pin when the load ends well
+  uint32_t waiters = 0;  // each gets a pin when the load ends well
   DeviceRange range;
   std::shared_ptr<SegmentSource> source;
   SegmentSource::OnDisk place;
   std::vector<Run> runs;
   size_t runs_left = 0;
   uint64_t bytes_to_read = 0;
-  uint32_t active = 1;     // steps under way outside the queues; the first one is to locate it
-  bool from_host = false;  // the host tier has it: only the copy to the device is left to do
-  bool fills_host = false; // what is read stays on the host tier
-  os::Mapping produced;    // host copy of a produced segment on its way to the device
+  uint32_t active = 1;      // steps under way outside the queues; the first one is to locate it
+  bool from_host = false;   // the host tier has it: only the copy to the device is left to do
+  bool fills_host = false;  // what is read stays on the host tier
+  os::Mapping produced;     // host copy of a produced segment on its way to the device
   Reservation produced_reservation;
   CancelFlag cancel;
-  absl::Status status;     // first failure
+  absl::Status status;  // first failure
   bool done = false;
 };
 

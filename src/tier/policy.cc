@@ -21,8 +21,9 @@ int FloorRank(const EvictionRequest& request, const EvictionCandidate& candidate
 }
 
 // The least recently used model first and of it the tail first, so that the head, which hides the
-// load of the rest, stays longest. Of the asking model's own segments the one whose turn is furthest
-// away: execution is a cyclic scan, for which plain recency would evict exactly what comes next.
+// load of the rest, stays longest. Of the asking model's own segments the one whose turn is
+// furthest away: execution is a cyclic scan, for which plain recency would evict exactly what comes
+// next.
 class Lru final : public EvictionPolicy {
  public:
   std::string_view name() const override { return "lru"; }
@@ -43,8 +44,7 @@ class Lru final : public EvictionPolicy {
 
 absl::StatusOr<std::unique_ptr<EvictionPolicy>> CreateEvictionPolicy(std::string_view name) {
   if (name == "lru") return std::unique_ptr<EvictionPolicy>(std::make_unique<Lru>());
-  return absl::InvalidArgumentError(
-      fmt::format("unknown eviction policy '{}': use lru", name));
+  return absl::InvalidArgumentError(fmt::format("unknown eviction policy '{}': use lru", name));
 }
 
 }  // namespace terrace::tier

@@ -16,10 +16,10 @@ namespace terrace::tier {
 // A segment that may be evicted: resident, not pinned, not leased.
 struct EvictionCandidate {
   ModelId model = 0;
-  uint32_t segment = 0;           // in execution order
+  uint32_t segment = 0;  // in execution order
   uint64_t bytes = 0;
   int64_t model_last_used_us = 0;
-  int64_t hot_until_us = 0;       // the model's hot_keep_time as a point in time
+  int64_t hot_until_us = 0;  // the model's hot_keep_time as a point in time
   // The segment belongs to the model that asks for room; `steps_ahead` is how many segments its
   // execution passes before it comes to this one again (cyclic).
   bool own = false;
@@ -28,7 +28,8 @@ struct EvictionCandidate {
 
 struct EvictionRequest {
   int64_t now_us = 0;
-  // The model that asks for room fits into the budget as a whole (with KV and workspace as they are).
+  // The model that asks for room fits into the budget as a whole (with KV and workspace as they
+  // are).
   bool own_model_fits = true;
 };
 

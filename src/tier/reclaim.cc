@@ -14,7 +14,8 @@
 namespace terrace::tier {
 namespace {
 
-// A waiter looks again this often even if nothing signals (cancel flags, hot_keep_time running out).
+// A waiter looks again this often even if nothing signals (cancel flags, hot_keep_time running
+// out).
 constexpr int64_t kRoomPollUs = 10'000;
 // A model that is larger than what fits reads this far ahead at the cost of its own segments. More
 // would turn all memory into a window that slides over the model, so that each round reads all of
@@ -53,8 +54,7 @@ bool TierManagerImpl::ReclaimIdle(uint64_t bytes, bool anything) {
 //    that one's turn comes soon;
 //  - of models in use right now (pinned, or waited for) likewise;
 //  - at kPredicted and below nothing of hot models at all.
-std::vector<EvictionCandidate> TierManagerImpl::CandidatesLocked(
-    const RoomRequest& request) const {
+std::vector<EvictionCandidate> TierManagerImpl::CandidatesLocked(const RoomRequest& request) const {
   const int64_t now = clock_->NowUs();
   const bool demand = request.priority == Priority::kDemand;
   const uint32_t asked_steps =
@@ -139,8 +139,7 @@ absl::StatusOr<DeviceRange> TierManagerImpl::TakeRoomLocked(const Owner& owner, 
     if (request.model != nullptr) {
       const uint64_t fixed =
           ledger_.used(Tier::kDevice, Kind::kKv) + ledger_.used(Tier::kDevice, Kind::kWorkspace);
-      policy_request.own_model_fits =
-          request.model->bytes <= options_.device_budget_bytes - fixed;
+      policy_request.own_model_fits = request.model->bytes <= options_.device_budget_bytes - fixed;
     }
     parts_.policy->Order(policy_request, candidates);
   };
@@ -213,8 +212,7 @@ TierManagerImpl::RoomHope TierManagerImpl::HopeForRoomLocked(const Owner& owner,
   for (const auto& [id, model] : models_) {
     for (const Segment& segment : model->segments) {
       if (segment.residence == Residence::kAbsent) continue;
-      const bool held =
-          segment.pins > 0 || (segment.load != nullptr && segment.load->waiters > 0);
+      const bool held = segment.pins > 0 || (segment.load != nullptr && segment.load->waiters > 0);
       (held ? pinned : soon) += RoundedBytes(segment.spec.bytes);
     }
   }

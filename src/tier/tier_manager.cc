@@ -83,8 +83,9 @@ Ledger::Budgets MakeBudgets(const TierManagerOptions& options) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TierManager>> TierManager::Create(
-    const TierManagerOptions& options, device::Device* device, const Clock* clock) {
+absl::StatusOr<std::unique_ptr<TierManager>> TierManager::Create(const TierManagerOptions& options,
+                                                                 device::Device* device,
+                                                                 const Clock* clock) {
   RETURN_IF_ERROR(CheckOptions(options, *device));
   auto impl = std::make_unique<TierManagerImpl>(options, device, clock, MakeBudgets(options));
   RETURN_IF_ERROR(impl->PrepareStaging());

@@ -1,9 +1,9 @@
 // The tier manager: the one place that decides where each byte of weights, KV and workspace lies.
-// It owns the ledger and the transfer queues, loads segments from disk in execution order, evicts by
-// policy, and hands out pins and buffers. It knows bytes and segments, not tensors.
+// It owns the ledger and the transfer queues, loads segments from disk in execution order, evicts
+// by policy, and hands out pins and buffers. It knows bytes and segments, not tensors.
 //
-// Thread-safe. Blocking calls (Acquire, Allocate) may be made from any thread that is not one of the
-// manager's own.
+// Thread-safe. Blocking calls (Acquire, Allocate) may be made from any thread that is not one of
+// the manager's own.
 #ifndef TERRACE_TIER_TIER_MANAGER_H_
 #define TERRACE_TIER_TIER_MANAGER_H_
 
@@ -103,12 +103,12 @@ struct SegmentState {
 
 struct ModelState {
   std::string name;
-  uint64_t bytes = 0;           // of all segments
+  uint64_t bytes = 0;  // of all segments
   uint64_t resident_bytes = 0;
-  uint64_t host_bytes = 0;      // copies on the host tier
-  uint64_t loads_from_host = 0; // of `loads`
-  uint64_t loads = 0;           // segments loaded since start
-  uint64_t evictions = 0;       // segments evicted since start
+  uint64_t host_bytes = 0;       // copies on the host tier
+  uint64_t loads_from_host = 0;  // of `loads`
+  uint64_t loads = 0;            // segments loaded since start
+  uint64_t evictions = 0;        // segments evicted since start
   int64_t last_used_us = 0;
   std::vector<SegmentState> segments;
 };
@@ -145,10 +145,11 @@ class TierManager {
   // or more urgent; a prefetch that does not fit is dropped.
   void Prefetch(ModelId model, uint32_t first, uint32_t count, Priority priority);
 
-  // Pins a segment, loading it first if need be and evicting others for it. Waits. Errors: Cancelled
-  // when `cancel` (may be null) is set meanwhile; ResourceExhausted with who holds what if nothing
-  // can be evicted; DataLoss if the bytes do not match their checksum at the source; other errors of
-  // the source as they are. A failed load leaves nothing booked, and the next Acquire tries again.
+  // Pins a segment, loading it first if need be and evicting others for it. Waits. Errors:
+  // Cancelled when `cancel` (may be null) is set meanwhile; ResourceExhausted with who holds what
+  // if nothing can be evicted; DataLoss if the bytes do not match their checksum at the source;
+  // other errors of the source as they are. A failed load leaves nothing booked, and the next
+  // Acquire tries again.
   absl::StatusOr<Pin> Acquire(ModelId model, uint32_t segment, Priority priority,
                               const CancelFlag* cancel);
 
@@ -156,20 +157,20 @@ class TierManager {
   // holds what if it cannot be had.
   absl::StatusOr<DeviceBuffer> Allocate(const Owner& owner, uint64_t bytes);
 
-  // Where idle device memory may be asked back from; null for none. Set before other threads use the
-  // manager; must outlive those uses.
+  // Where idle device memory may be asked back from; null for none. Set before other threads use
+  // the manager; must outlive those uses.
   void SetIdleMemory(IdleMemory* idle);
 
   // Drops a model's resident segments that are not pinned, and its copies on the host tier (an
   // operator's "unload").
   void EvictModel(ModelId model);
-  // True if `bytes` more could be had by evicting everything that is neither pinned nor booked to KV
-  // or workspace.
+  // True if `bytes` more could be had by evicting everything that is neither pinned nor booked to
+  // KV or workspace.
   bool CouldFit(uint64_t bytes) const;
 
   TierSnapshot Snapshot() const;
-  // Calls `visit` with the device bytes of each resident segment, under the manager's lock (which it
-  // must not need). For proofs on devices whose memory the host can read.
+  // Calls `visit` with the device bytes of each resident segment, under the manager's lock (which
+  // it must not need). For proofs on devices whose memory the host can read.
   void VisitResident(
       const std::function<void(ModelId, uint32_t, std::span<const std::byte>)>& visit) const;
   // Internal when an invariant is broken: ledger sums equal allocations, no byte has two owners,

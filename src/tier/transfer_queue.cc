@@ -28,8 +28,8 @@ void TransferQueue::Insert(const Transfer& transfer) {
   waiting_bytes_ += transfer.bytes;
 }
 
-Transfer TransferQueue::Remove(
-    Class& from, std::map<std::pair<int64_t, uint64_t>, Transfer>::iterator at) {
+Transfer TransferQueue::Remove(Class& from,
+                               std::map<std::pair<int64_t, uint64_t>, Transfer>::iterator at) {
   Transfer transfer = at->second;
   from.by_age.erase(transfer.sequence);
   from.by_deadline.erase(at);
@@ -95,8 +95,8 @@ void TransferQueue::Measure(const Transfer& transfer, int64_t now_us) {
   const bool long_enough =
       window_bytes_ >= kWindowBytes || (under_way_ == 0 && window_bytes_ >= kLeastWindowBytes);
   if (long_enough && window_us > 0) {
-    MoveTowards(bandwidth_, static_cast<double>(window_bytes_) * 1e6 /
-                                static_cast<double>(window_us));
+    MoveTowards(bandwidth_,
+                static_cast<double>(window_bytes_) * 1e6 / static_cast<double>(window_us));
     window_start_us_ = now_us;
     window_bytes_ = 0;
   }

@@ -35,14 +35,14 @@ struct Owner {
 // Most urgent first. Within a class the earliest asked goes first.
 enum class Priority : uint8_t { kDemand, kNextLayer, kPredicted, kWriteBack, kScrub };
 
-// A flag that a waiting caller's owner may set to end the wait. Shared between the thread that waits
-// and the one that gives up, hence the shared_ptr at its users.
+// A flag that a waiting caller's owner may set to end the wait. Shared between the thread that
+// waits and the one that gives up, hence the shared_ptr at its users.
 struct CancelFlag {
   std::atomic<bool> cancelled{false};
 };
 
-// A block of an image file: `bytes` (a multiple of 4 KiB, at most 4 MiB) at `offset` (4 KiB-aligned)
-// with the XXH3-64 of those bytes.
+// A block of an image file: `bytes` (a multiple of 4 KiB, at most 4 MiB) at `offset` (4
+// KiB-aligned) with the XXH3-64 of those bytes.
 struct DiskBlock {
   uint64_t offset = 0;
   uint32_t bytes = 0;
@@ -62,8 +62,8 @@ class SegmentSource {
   };
   virtual OnDisk Locate(uint32_t segment) const = 0;
 
-  // Fills `out` (the segment's bytes, in host memory) when Locate() gives no file. Called on a worker
-  // thread of the manager; may take long; ends early with Cancelled when `cancel` is set.
+  // Fills `out` (the segment's bytes, in host memory) when Locate() gives no file. Called on a
+  // worker thread of the manager; may take long; ends early with Cancelled when `cancel` is set.
   virtual absl::Status Produce(uint32_t segment, std::span<std::byte> out,
                                const CancelFlag* cancel) = 0;
 };
@@ -75,9 +75,10 @@ struct SegmentSpec {
 };
 
 struct ModelSpec {
-  std::string name;    // unique among registered models, e.g. "qwen3@1"
+  std::string name;  // unique among registered models, e.g. "qwen3@1"
   std::string tenant;
-  int64_t hot_keep_us = 0;  // not evicted before this long after its last use, unless nothing else fits
+  // Not evicted before this long after its last use, unless nothing else fits.
+  int64_t hot_keep_us = 0;
   std::vector<SegmentSpec> segments;
   // Shared with the importer that still writes the image while the manager already loads from it.
   std::shared_ptr<SegmentSource> source;
@@ -85,8 +86,8 @@ struct ModelSpec {
 
 using ModelId = uint32_t;
 
-// Device memory that its holder could do without: what a cache keeps for later. The manager asks for
-// it before it evicts weights that were used more recently, and whenever nothing else is left.
+// Device memory that its holder could do without: what a cache keeps for later. The manager asks
+// for it before it evicts weights that were used more recently, and whenever nothing else is left.
 // Thread-safe; called without any lock of the manager's.
 class IdleMemory {
  public:
@@ -106,10 +107,10 @@ struct LedgerLine {
 };
 
 struct LinkState {
-  std::string name;             // "disk-to-device" ...
-  uint64_t bytes = 0;           // moved since start
+  std::string name;    // "disk-to-device" ...
+  uint64_t bytes = 0;  // moved since start
   uint64_t transfers = 0;
-  uint64_t queued = 0;          // now, with those under way
+  uint64_t queued = 0;               // now, with those under way
   double bandwidth_bytes_per_s = 0;  // estimate of what the link gives when busy; 0: not known yet
   double latency_us = 0;
 };

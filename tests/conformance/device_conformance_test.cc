@@ -61,8 +61,7 @@ TEST_P(DeviceConformanceTest, CountsWhatItGivesAndRefusesWhatItHasNot) {
   EXPECT_EQ(info.allocated_bytes % device_->info().granularity, 0u);
   EXPECT_EQ(info.free_bytes + info.allocated_bytes, info.total_bytes);
   EXPECT_EQ(device_->Allocate(kMemory).status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(device_->Allocate(~uint64_t{0}).status().code(),
-            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(device_->Allocate(~uint64_t{0}).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(device_->Allocate(0).status().code(), absl::StatusCode::kInvalidArgument);
   device_->Free(a, 1 << 20);
   device_->Free(b, 5000);
@@ -99,10 +98,12 @@ TEST_P(DeviceConformanceTest, OneStreamRunsInOrder) {
   std::vector<int> order;
   for (int i = 0; i < 20; ++i) {
     ASSERT_TRUE(stream->CopyAsync(CopyDirection::kHostToDevice, a, data.data(), 1 << 20).ok());
-    ASSERT_TRUE(stream->HostCallback([&order, i](absl::Status status) {
-                  EXPECT_TRUE(status.ok());
-                  order.push_back(i);
-                }).ok());
+    ASSERT_TRUE(stream
+                    ->HostCallback([&order, i](absl::Status status) {
+                      EXPECT_TRUE(status.ok());
+                      order.push_back(i);
+                    })
+                    .ok());
   }
   ASSERT_TRUE(stream->Synchronize().ok());
   ASSERT_EQ(order.size(), 20u);
@@ -118,10 +119,12 @@ TEST_P(DeviceConformanceTest, EventsOrderTwoStreams) {
   absl::Notification gate;
   std::atomic<bool> first_ran{false};
   std::atomic<bool> in_order{false};
-  ASSERT_TRUE(first->HostCallback([&](absl::Status) {
-                gate.WaitForNotification();
-                first_ran = true;
-              }).ok());
+  ASSERT_TRUE(first
+                  ->HostCallback([&](absl::Status) {
+                    gate.WaitForNotification();
+                    first_ran = true;
+                  })
+                  .ok());
   ASSERT_TRUE(first->Record(event.get()).ok());
   ASSERT_TRUE(second->Wait(*event).ok());
   ASSERT_TRUE(second->HostCallback([&](absl::Status) { in_order = first_ran.load(); }).ok());
@@ -136,9 +139,11 @@ TEST_P(DeviceConformanceTest, EventsOrderTwoStreams) {
 TEST_P(DeviceConformanceTest, ACallbackMayAskForMore) {
   auto stream = device_->CreateStream().value();
   absl::Notification done;
-  ASSERT_TRUE(stream->HostCallback([&](absl::Status) {
-                EXPECT_TRUE(stream->HostCallback([&](absl::Status) { done.Notify(); }).ok());
-              }).ok());
+  ASSERT_TRUE(stream
+                  ->HostCallback([&](absl::Status) {
+                    EXPECT_TRUE(stream->HostCallback([&](absl::Status) { done.Notify(); }).ok());
+                  })
+                  .ok());
   done.WaitForNotification();
   EXPECT_TRUE(stream->Synchronize().ok());
 }
@@ -194,23 +199,23 @@ TEST_P(DeviceConformanceTest, DestroyingAStreamWaits) {
   EXPECT_EQ(ran, 50);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Devices, DeviceConformanceTest,
-    testing::Values(Subject{"cpu",
-                            [](uint64_t bytes, const Clock*) {
-                              CpuDeviceOptions options;
-                              options.memory_bytes = bytes;
-                              return CreateCpuDevice(options);
-                            }},
-                    Subject{"sim",
-                            [](uint64_t bytes, const Clock* clock) -> std::unique_ptr<Device> {
-                              SimDeviceOptions options;
-                              options.memory_bytes = bytes;
-                              options.to_device = {4e9, 20};
-                              options.to_host = {4e9, 20};
-                              return CreateSimDevice(options, clock).value();
-                            }}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceConformanceTest,
+                         testing::Values(Subject{"cpu",
+                                                 [](uint64_t bytes, const Clock*) {
+                                                   CpuDeviceOptions options;
+                                                   options.memory_bytes = bytes;
+                                                   return CreateCpuDevice(options);
+                                                 }},
+                                         Subject{"sim",
+                                                 [](uint64_t bytes,
+                                                    const Clock* clock) -> std::unique_ptr<Device> {
+                                                   SimDeviceOptions options;
+                                                   options.memory_bytes = bytes;
+                                                   options.to_device = {4e9, 20};
+                                                   options.to_host = {4e9, 20};
+                                                   return CreateSimDevice(options, clock).value();
+                                                 }}),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace terrace::device

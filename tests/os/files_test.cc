@@ -34,7 +34,8 @@ class FilesTest : public testing::Test {
   static Mapping Memory(uint64_t bytes, int seed) {
     Mapping memory = Mapping::Anonymous(bytes).value();
     for (uint64_t i = 0; i < bytes; ++i) {
-      memory.data()[i] = static_cast<std::byte>((i * 31 + i / 4096 + static_cast<uint64_t>(seed)) & 255);
+      memory.data()[i] =
+          static_cast<std::byte>((i * 31 + i / 4096 + static_cast<uint64_t>(seed)) & 255);
     }
     return memory;
   }
@@ -137,16 +138,19 @@ TEST_P(AsyncIoTest, ReadsAndWritesManyAtOnce) {
   };
   auto wait = [&] {
     absl::MutexLock lock(&mutex);
-    mutex.Await(absl::Condition(+[](int* l) { return *l == 0; }, &left));
+    mutex.Await(absl::Condition(
+        +[](int* l) { return *l == 0; }, &left));
     left = kBlocks;
   };
   for (int i = 0; i < kBlocks; ++i) {
-    io->Write(file->fd(), static_cast<uint64_t>(i) * 65536, data.span().subspan(static_cast<size_t>(i) * 65536, 65536), done);
+    io->Write(file->fd(), static_cast<uint64_t>(i) * 65536,
+              data.span().subspan(static_cast<size_t>(i) * 65536, 65536), done);
   }
   wait();
   Mapping back = Mapping::Anonymous(kBlocks * 65536).value();
   for (int i = 0; i < kBlocks; ++i) {
-    io->Read(file->fd(), static_cast<uint64_t>(i) * 65536, back.span().subspan(static_cast<size_t>(i) * 65536, 65536), done);
+    io->Read(file->fd(), static_cast<uint64_t>(i) * 65536,
+             back.span().subspan(static_cast<size_t>(i) * 65536, 65536), done);
   }
   wait();
   EXPECT_EQ(wrong, 0);
@@ -206,9 +210,8 @@ TEST_P(AsyncIoTest, RegisteredMemoryWorksLikeAnyOther) {
   EXPECT_EQ(std::memcmp(ring.data() + kMiB, data.data(), kMiB), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, AsyncIoTest, testing::Bool(), [](const auto& info) {
-  return info.param ? "uring" : "threads";
-});
+INSTANTIATE_TEST_SUITE_P(Ways, AsyncIoTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "uring" : "threads"; });
 
 TEST(MappingTest, MemoryLeavesTheProcessWhenReleasedOrDiscarded) {
   constexpr uint64_t kBytes = 128 * kMiB;

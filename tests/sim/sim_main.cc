@@ -1,5 +1,5 @@
-// terrace_sim [--seeds N] [--seed S] [--operations K]: runs the simulator for N seeds from S on; the
-// first failing seed is printed and ends the run with status 1.
+// terrace_sim [--seeds N] [--seed S] [--operations K]: runs the simulator for N seeds from S on;
+// the first failing seed is printed and ends the run with status 1.
 #include <cstdio>
 #include <cstdlib>
 #include <string>

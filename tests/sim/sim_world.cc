@@ -37,8 +37,8 @@ constexpr uint64_t kMostStepsACall = 300'000;
 
 class SimSource final : public tier::SegmentSource {
  public:
-  SimSource(Random* random, const Weather* weather, uint64_t seed) : random_(random),
-                                                                     weather_(weather) {
+  SimSource(Random* random, const Weather* weather, uint64_t seed)
+      : random_(random), weather_(weather) {
     char name[] = "/tmp/terrace-sim-XXXXXX";
     const int fd = ::mkstemp(name);
     if (fd >= 0) ::close(fd);
@@ -58,8 +58,8 @@ class SimSource final : public tier::SegmentSource {
       std::vector<tier::DiskBlock> blocks;
       for (uint64_t at = 0; at < bytes; at += block) {
         const uint64_t size = std::min(block, bytes - at);
-        blocks.push_back({start + at, static_cast<uint32_t>(size),
-                          Hash64(image_.data() + start + at, size)});
+        blocks.push_back(
+            {start + at, static_cast<uint32_t>(size), Hash64(image_.data() + start + at, size)});
       }
       sums_.push_back(Hash64(image_.data() + start, bytes));
       starts_.push_back(start);
@@ -67,8 +67,10 @@ class SimSource final : public tier::SegmentSource {
       blocks_.push_back(std::move(blocks));
     }
     // Some images are still being written when their model is first used.
-    if (random->Below(3) == 0) written_ = random->Below(segments + 1);
-    else written_ = segments;
+    if (random->Below(3) == 0)
+      written_ = random->Below(segments + 1);
+    else
+      written_ = segments;
     good_image_ = image_;
   }
 
@@ -76,8 +78,8 @@ class SimSource final : public tier::SegmentSource {
     if (segment >= written_) return {};
     return {file_.get(), blocks_[segment]};
   }
-  absl::Status Produce(uint32_t segment, std::span<std::byte> out, const CancelFlag* cancel)
-      override {
+  absl::Status Produce(uint32_t segment, std::span<std::byte> out,
+                       const CancelFlag* cancel) override {
     if (cancel->cancelled) return absl::CancelledError("told to stop");
     if (weather_->produce_error != 0 && random_->Below(weather_->produce_error) == 0) {
       return absl::UnavailableError("simulated source error");
@@ -88,8 +90,7 @@ class SimSource final : public tier::SegmentSource {
   }
 
   bool Right(uint32_t segment, std::span<const std::byte> bytes) const {
-    return bytes.size() == sizes_[segment] &&
-           Hash64(bytes.data(), bytes.size()) == sums_[segment];
+    return bytes.size() == sizes_[segment] && Hash64(bytes.data(), bytes.size()) == sums_[segment];
   }
   // A byte on the disk goes bad, or all are well again.
   void Rot() { image_[random_->Below(image_.size())] ^= std::byte{0x10}; }
@@ -195,8 +196,8 @@ class World {
     parts.producers = std::move(producers);
     parts.policy = tier::CreateEvictionPolicy("lru").value();
     parts.step = [this] { Step(); };
-    manager_ = tier::TierManager::CreateFromParts(options, device_.get(), &clock_,
-                                                  std::move(parts)).value();
+    manager_ = tier::TierManager::CreateFromParts(options, device_.get(), &clock_, std::move(parts))
+                   .value();
   }
 
   SimModel AddModel() {
@@ -268,8 +269,7 @@ class World {
     const uint64_t allocated = device_->GetMemoryInfo().allocated_bytes;
     const tier::TierSnapshot snapshot = manager_->Snapshot();
     const uint64_t booked = snapshot.device_used_bytes;
-    if (snapshot.host_budget_bytes != 0 &&
-        snapshot.host_used_bytes > snapshot.host_budget_bytes) {
+    if (snapshot.host_budget_bytes != 0 && snapshot.host_used_bytes > snapshot.host_budget_bytes) {
       Fail("the host budget is exceeded");
       return;
     }
@@ -307,18 +307,41 @@ class World {
     steps_in_call_ = 0;
     const size_t which = Zipf();
     switch (random_.Below(16)) {
-      case 0: case 1: case 2: case 3: case 4: Pass(which); break;
-      case 5: case 6: Hold(which); break;
-      case 7: case 8: if (!pins_.empty()) TakeOut(pins_); break;
-      case 9: case 10: AllocateKv(); break;
-      case 11: if (!buffers_.empty()) TakeOut(buffers_); break;
+      case 0:
+      case 1:
+      case 2:
+      case 3:
+      case 4:
+        Pass(which);
+        break;
+      case 5:
+      case 6:
+        Hold(which);
+        break;
+      case 7:
+      case 8:
+        if (!pins_.empty()) TakeOut(pins_);
+        break;
+      case 9:
+      case 10:
+        AllocateKv();
+        break;
+      case 11:
+        if (!buffers_.empty()) TakeOut(buffers_);
+        break;
       case 12:
         manager_->Prefetch(models_[which].id, static_cast<uint32_t>(random_.Below(4)), 3,
                            static_cast<Priority>(random_.Below(5)));
         break;
-      case 13: manager_->EvictModel(models_[which].id); break;
-      case 14: Replace(which); break;
-      case 15: ChangeWeather(); break;
+      case 13:
+        manager_->EvictModel(models_[which].id);
+        break;
+      case 14:
+        Replace(which);
+        break;
+      case 15:
+        ChangeWeather();
+        break;
     }
     Check(true);
     steps_in_call_ = outer_steps;

@@ -21,7 +21,8 @@ class DiskReaderTest : public testing::TestWithParam<bool> {
     ASSERT_NE(::mkdtemp(name), nullptr);
     folder_ = name;
     data_ = os::Mapping::Anonymous(1 << 20).value();
-    for (uint64_t i = 0; i < data_.bytes(); ++i) data_.data()[i] = static_cast<std::byte>(i * 7 / 3);
+    for (uint64_t i = 0; i < data_.bytes(); ++i)
+      data_.data()[i] = static_cast<std::byte>(i * 7 / 3);
     auto file = os::DirectFile::Create(folder_ + "/f").value();
     ASSERT_TRUE(file->WriteAt(0, data_.span()).ok());
     file_ = os::DirectFile::OpenForRead(folder_ + "/f").value();
@@ -67,9 +68,8 @@ TEST_P(DiskReaderTest, AFileCutOffInMidPageIsDataLoss) {
   EXPECT_NE(std::string(status.message()).find(file_->path()), std::string::npos) << status;
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, DiskReaderTest, testing::Bool(), [](const auto& info) {
-  return info.param ? "uring" : "threads";
-});
+INSTANTIATE_TEST_SUITE_P(Ways, DiskReaderTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "uring" : "threads"; });
 
 }  // namespace
 }  // namespace terrace::storage

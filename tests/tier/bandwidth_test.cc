@@ -1,5 +1,5 @@
-// The link law: loading a model in execution order reaches nearly what the disk gives to bare direct
-// reads of the same file, with the same depth, measured in turns in one run.
+// The link law: loading a model in execution order reaches nearly what the disk gives to bare
+// direct reads of the same file, with the same depth, measured in turns in one run.
 #include <time.h>
 
 #include <algorithm>
@@ -42,7 +42,8 @@ double BareSeconds(const os::DirectFile& file, std::span<std::byte> out) {
     });
   }
   absl::MutexLock lock(&mutex);
-  mutex.Await(absl::Condition(+[](uint64_t* l) { return *l == 0; }, &left));
+  mutex.Await(absl::Condition(
+      +[](uint64_t* l) { return *l == 0; }, &left));
   return static_cast<double>(clock.NowUs() - start) * 1e-6;
 }
 
@@ -103,10 +104,11 @@ TEST(BandwidthTest, ASwitchFromDiskReachesTheLinksShare) {
     const bool counts = share >= 0.9 && round > 0;  // the first touch of memory is the machine's
     if (counts) ratios.push_back(ratio);
     best = std::max(best, ratio);
-    std::printf("round %d: bare %.0f and %.0f MB/s, loading %.0f MB/s, ratio %.3f, processors "
-                "%.0f%% ours%s\n",
-                round, kBytes / before * 1e-6, kBytes / after * 1e-6, kBytes / loaded * 1e-6, ratio,
-                share * 100, counts ? "" : " (not counted)");
+    std::printf(
+        "round %d: bare %.0f and %.0f MB/s, loading %.0f MB/s, ratio %.3f, processors "
+        "%.0f%% ours%s\n",
+        round, kBytes / before * 1e-6, kBytes / after * 1e-6, kBytes / loaded * 1e-6, ratio,
+        share * 100, counts ? "" : " (not counted)");
   }
   const LinkState link = manager->Snapshot().links[0];
   std::printf("the queue's own estimate: %.0f MB/s, latency %.0f us\n",

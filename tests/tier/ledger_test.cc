@@ -67,7 +67,7 @@ TEST(LedgerTest, QuotasBindModelAndTenant) {
   EXPECT_FALSE(ledger.Reserve(Tier::kDevice, other, 201).ok());
   Reservation second = ledger.Reserve(Tier::kDevice, other, 200).value();
   EXPECT_TRUE(ledger.Reserve(Tier::kHost, kA, 100).ok());  // another tier, another account
-  ledger.SetModelQuota(Tier::kDevice, "a", 100);           // below what is held: stays, grows no more
+  ledger.SetModelQuota(Tier::kDevice, "a", 100);  // below what is held: stays, grows no more
   EXPECT_EQ(ledger.QuotaLeft(Tier::kDevice, kA), 0u);
   EXPECT_TRUE(ledger.CheckInvariants().ok());
 }

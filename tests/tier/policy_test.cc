@@ -18,8 +18,8 @@ Places Order(const EvictionRequest& request, std::vector<EvictionCandidate> cand
 }
 
 EvictionCandidate Other(ModelId model, uint32_t segment, int64_t used, int64_t hot_until = 0) {
-  return {.model = model, .segment = segment, .model_last_used_us = used,
-          .hot_until_us = hot_until};
+  return {
+      .model = model, .segment = segment, .model_last_used_us = used, .hot_until_us = hot_until};
 }
 
 TEST(LruTest, LeastRecentlyUsedModelFirstAndOfItTheTail) {

@@ -1,5 +1,5 @@
-// Several threads do random things to one manager whose disk errs now and then; after each step every
-// invariant holds, every pin shows its own bytes, and in the end nothing is left booked.
+// Several threads do random things to one manager whose disk errs now and then; after each step
+// every invariant holds, every pin shows its own bytes, and in the end nothing is left booked.
 #include <atomic>
 #include <cstdlib>
 #include <memory>
@@ -15,8 +15,8 @@
 #include "base/units.h"
 #include "device/cpu/cpu_device.h"
 #include "device/sim/sim_device.h"
-#include "tier/parts.h"
 #include "testing.h"
+#include "tier/parts.h"
 
 namespace terrace::tier {
 namespace {
@@ -55,8 +55,7 @@ struct World {
     parts.producers = std::make_unique<os::WorkerPool>("import", 1);
     parts.policy = CreateEvictionPolicy("lru").value();
     faults = std::make_unique<Random>(seed + 1);
-    manager =
-        TierManager::CreateFromParts(options, device.get(), &clock, std::move(parts)).value();
+    manager = TierManager::CreateFromParts(options, device.get(), &clock, std::move(parts)).value();
     for (int m = 0; m < kModels; ++m) {
       std::vector<uint64_t> sizes;
       for (uint64_t i = 0; i < 3 + random.Below(6); ++i) {
@@ -113,8 +112,8 @@ void Act(World& world, uint64_t seed, std::atomic<int>* served) {
       } else {
         const absl::StatusCode code = pin.status().code();
         ASSERT_TRUE(code == absl::StatusCode::kResourceExhausted ||
-                    code == absl::StatusCode::kUnavailable ||
-                    code == absl::StatusCode::kDataLoss || code == absl::StatusCode::kCancelled)
+                    code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kDataLoss ||
+                    code == absl::StatusCode::kCancelled)
             << pin.status();
       }
     } else if (action < 75 && !pins.empty()) {

@@ -72,8 +72,8 @@ class TestSource : public SegmentSource {
       std::vector<DiskBlock> blocks;
       for (uint64_t at = 0; at < sizes_[i]; at += block_bytes) {
         const uint64_t size = std::min(block_bytes, sizes_[i] - at);
-        blocks.push_back({offset + at, static_cast<uint32_t>(size),
-                          Hash64(bytes.data() + at, size)});
+        blocks.push_back(
+            {offset + at, static_cast<uint32_t>(size), Hash64(bytes.data() + at, size)});
       }
       EXPECT_TRUE(out->WriteAt(offset, bytes.span()).ok());
       offset += sizes_[i];

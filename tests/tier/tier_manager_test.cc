@@ -17,8 +17,8 @@
 #include "device/cpu/cpu_device.h"
 #include "device/sim/sim_device.h"
 #include "os/process_memory.h"
-#include "tier/parts.h"
 #include "testing.h"
+#include "tier/parts.h"
 
 namespace terrace::tier {
 namespace {
@@ -57,15 +57,15 @@ class TierManagerTest : public testing::TestWithParam<std::string> {
     parts.checks = std::make_unique<os::WorkerPool>("check", 2);
     parts.producers = std::make_unique<os::WorkerPool>("import", 1);
     parts.policy = CreateEvictionPolicy("lru").value();
-    manager_ = TierManager::CreateFromParts(options_, device_.get(), Clock(), std::move(parts))
-                   .value();
+    manager_ =
+        TierManager::CreateFromParts(options_, device_.get(), Clock(), std::move(parts)).value();
   }
   const terrace::Clock* Clock() const { return &manual_; }
 
   std::shared_ptr<TestSource> MakeSource(const std::string& name, std::vector<uint64_t> sizes,
                                          uint64_t block = kMaxBlockBytes) {
-    return std::make_shared<TestSource>(folder_.path() + "/" + name, Hash64(name),
-                                        std::move(sizes), block);
+    return std::make_shared<TestSource>(folder_.path() + "/" + name, Hash64(name), std::move(sizes),
+                                        block);
   }
   ModelId Add(const std::string& name, std::shared_ptr<TestSource> source,
               int64_t hot_keep_us = 0) {

@@ -30,8 +30,7 @@ class PlainCopies final : public CopyModel {
   absl::Status Finish(CopyDirection direction, std::byte* to, const std::byte* from,
                       uint64_t bytes) override {
     if (bytes > 0) std::memmove(to, from, bytes);
-    std::atomic<uint64_t>& counter = direction == CopyDirection::kHostToDevice
-                                         ? counters.to_device
+    std::atomic<uint64_t>& counter = direction == CopyDirection::kHostToDevice ? counters.to_device
                                      : direction == CopyDirection::kDeviceToHost
                                          ? counters.to_host
                                          : counters.on_device;
@@ -68,9 +67,9 @@ class CpuDevice final : public Device {
     absl::MutexLock lock(&mutex_);
     const uint64_t rounded = AlignUp(std::min(bytes, info_.memory_bytes + 1), os::kPageBytes);
     if (bytes > info_.memory_bytes || rounded > info_.memory_bytes - allocated_) {
-      return absl::ResourceExhaustedError(
-          fmt::format("cpu: {} asked for, {} of {} are allocated", FormatBytes(bytes),
-                      FormatBytes(allocated_), FormatBytes(info_.memory_bytes)));
+      return absl::ResourceExhaustedError(fmt::format("cpu: {} asked for, {} of {} are allocated",
+                                                      FormatBytes(bytes), FormatBytes(allocated_),
+                                                      FormatBytes(info_.memory_bytes)));
     }
     os::MappingOptions options;
     options.huge_pages = huge_pages_;

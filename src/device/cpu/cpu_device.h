@@ -1,5 +1,6 @@
 // The host's own processor and memory as a device: unified memory, so a block read from disk lands
-// where kernels read it and copies are plain memory copies. Memory that is freed leaves the process.
+// where kernels read it and copies are plain memory copies. Memory that is freed leaves the
+// process.
 #ifndef TERRACE_DEVICE_CPU_CPU_DEVICE_H_
 #define TERRACE_DEVICE_CPU_CPU_DEVICE_H_
 

@@ -40,10 +40,10 @@ class Arena {
     }
     uint64_t largest = 0;
     for (const auto& [offset, size] : free_) largest = std::max(largest, size);
-    return absl::ResourceExhaustedError(fmt::format(
-        "{}: {} asked for, {} of {} are allocated, the largest free range has {}", device,
-        FormatBytes(bytes), FormatBytes(allocated_), FormatBytes(mapping_.bytes()),
-        FormatBytes(largest)));
+    return absl::ResourceExhaustedError(
+        fmt::format("{}: {} asked for, {} of {} are allocated, the largest free range has {}",
+                    device, FormatBytes(bytes), FormatBytes(allocated_),
+                    FormatBytes(mapping_.bytes()), FormatBytes(largest)));
   }
 
   void Free(std::byte* data) {
@@ -195,14 +195,14 @@ class SimDeviceImpl final : public SimDevice, public CopyModel {
     const bool to_device = direction != CopyDirection::kDeviceToHost;
     const bool from_device = direction != CopyDirection::kHostToDevice;
     if (to_device ? !arena_.Holds(to, bytes) : arena_.Overlaps(to, bytes)) {
-      return absl::InvalidArgumentError(fmt::format(
-          "{}: the copy's target is {} the device's allocations", info_.name,
-          to_device ? "outside" : "inside"));
+      return absl::InvalidArgumentError(
+          fmt::format("{}: the copy's target is {} the device's allocations", info_.name,
+                      to_device ? "outside" : "inside"));
     }
     if (from_device ? !arena_.Holds(from, bytes) : arena_.Overlaps(from, bytes)) {
-      return absl::InvalidArgumentError(fmt::format(
-          "{}: the copy's source is {} the device's allocations", info_.name,
-          from_device ? "outside" : "inside"));
+      return absl::InvalidArgumentError(
+          fmt::format("{}: the copy's source is {} the device's allocations", info_.name,
+                      from_device ? "outside" : "inside"));
     }
     return absl::OkStatus();
   }
@@ -219,8 +219,8 @@ class SimDeviceImpl final : public SimDevice, public CopyModel {
     constexpr int64_t kWakeUpSlackUs = 200;
     int64_t start = now - free_at <= shape.latency_us + kWakeUpSlackUs ? free_at : now;
     if (shape.bytes_per_s > 0) {
-      start += static_cast<int64_t>(
-          std::ceil(static_cast<double>(bytes) * 1e6 / shape.bytes_per_s));
+      start +=
+          static_cast<int64_t>(std::ceil(static_cast<double>(bytes) * 1e6 / shape.bytes_per_s));
     }
     free_at = start;
     return start + shape.latency_us;
@@ -231,8 +231,7 @@ class SimDeviceImpl final : public SimDevice, public CopyModel {
     if (options_.before_copy != nullptr) RETURN_IF_ERROR(options_.before_copy(direction));
     if (bytes > 0) std::memmove(to, from, bytes);
     if (options_.after_copy != nullptr) options_.after_copy(direction, {to, bytes});
-    std::atomic<uint64_t>& counter = direction == CopyDirection::kHostToDevice
-                                         ? counters_.to_device
+    std::atomic<uint64_t>& counter = direction == CopyDirection::kHostToDevice ? counters_.to_device
                                      : direction == CopyDirection::kDeviceToHost
                                          ? counters_.to_host
                                          : counters_.on_device;

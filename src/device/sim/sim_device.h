@@ -1,6 +1,7 @@
-// A stand-in accelerator: computes on the CPU's cores, but has an arena of its own of a set size and
-// links of set bandwidth and latency. For tests, benches and capacity studies. In stepped mode it
-// has no threads and moves on only when told, so that a simulator with a manual clock is repeatable.
+// A stand-in accelerator: computes on the CPU's cores, but has an arena of its own of a set size
+// and links of set bandwidth and latency. For tests, benches and capacity studies. In stepped mode
+// it has no threads and moves on only when told, so that a simulator with a manual clock is
+// repeatable.
 #ifndef TERRACE_DEVICE_SIM_SIM_DEVICE_H_
 #define TERRACE_DEVICE_SIM_SIM_DEVICE_H_
 

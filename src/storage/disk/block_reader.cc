@@ -41,7 +41,8 @@ class AsyncDiskReader final : public DiskReader {
       done(absl::OkStatus());
       return;
     }
-    // Direct I/O goes on only from an aligned place; it stops at another one only where the file ends.
+    // Direct I/O goes on only from an aligned place; it stops at another one only where the file
+    // ends.
     const bool can_go_on = got > 0 && (!file.uses_direct_io() || got % 4096 == 0);
     if (!can_go_on) {
       done(absl::DataLossError(fmt::format("short read at offset {} of {}: {} of {} bytes", offset,
