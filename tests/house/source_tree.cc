@@ -94,7 +94,9 @@ std::string NameOf(const std::string& head) {
 
 bool IsMutableVariable(const std::string& statement) {
   static const std::regex kOther(
-      R"(^\s*$|^\s*(using|typedef|template|class|struct|enum|union|friend|extern|namespace|static_assert|concept)\b|\bconst\b|\bconstexpr\b|\brequires\b|\boperator\b)");
+      "^\\s*$|\\bconst\\b|\\bconstexpr\\b|\\brequires\\b|\\boperator\\b|"
+      "^\\s*(using|typedef|template|class|struct|enum|union|friend|extern|namespace|static_assert|"
+      "concept)\\b");
   static const std::regex kVariable(R"(^\s*[\w:<>,\s*&]+[\s*&]\w+\s*(\[[^\]]*\]\s*)*(=|$|\{))");
   if (std::regex_search(statement, kOther)) return false;
   return std::regex_search(statement, kVariable);
