@@ -35,9 +35,10 @@ class ThreadTeam {
               const_cast<void*>(static_cast<const void*>(&fn)));
   }
 
-  // Splits [0, count) into chunks of `grain` and calls fn(begin, end, worker) for each; workers take
-  // the next chunk when they are done with one, so a slow core does not hold the others. Runs on the
-  // caller alone when there is one chunk.
+  // Splits [0, count) into chunks of at least `grain` (but for the last) and calls
+  // fn(begin, end, worker) for each; a worker takes the next chunk when it is done with one, so a slow
+  // core does not hold the others. Chunks shrink as the end comes near: long ones stream well, short
+  // ones end together. Runs on the caller alone when `count` is at most `grain`.
   template <typename F>
   void ParallelFor(int64_t count, int64_t grain, F&& fn) {
     if (count <= 0) return;
@@ -48,10 +49,14 @@ class ThreadTeam {
     }
     std::atomic<int64_t> next{0};
     Run([&](int worker) {
-      while (true) {
-        const int64_t begin = next.fetch_add(grain, std::memory_order_relaxed);
-        if (begin >= count) return;
-        fn(begin, begin + grain < count ? begin + grain : count, worker);
+      int64_t begin = next.load(std::memory_order_relaxed);
+      while (begin < count) {
+        int64_t length = (count - begin) * 3 / (4 * size_);
+        if (length < grain) length = grain < count - begin ? grain : count - begin;
+        if (next.compare_exchange_weak(begin, begin + length, std::memory_order_relaxed)) {
+          fn(begin, begin + length, worker);
+          begin = next.load(std::memory_order_relaxed);
+        }
       }
     });
   }

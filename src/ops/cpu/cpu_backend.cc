@@ -25,6 +25,10 @@ using cpu::XBlock;
 // Work below this many elements is done by the caller: a fork and join costs about as much.
 constexpr int64_t kForkElements = 16384;
 
+// Least bytes of weights a worker takes at once: below that, starting a new stream from memory costs
+// more than an uneven end.
+constexpr int64_t kGrainBytes = 32 << 10;
+
 // Memory that is kept between calls and only grows; 64-byte aligned.
 template <typename T>
 class Scratch {
@@ -273,6 +277,7 @@ absl::Status CpuBackend::MatMul(Matrix x, std::span<const MatMulTarget> targets)
   bool quantised = false;
   int64_t groups = 0;
   int64_t work = 0;
+  int64_t bytes = 0;
   for (const MatMulTarget& target : targets) {
     const DType dtype = target.weight.dtype;
     if (kernels_.matmul[static_cast<size_t>(dtype)] == nullptr) {
@@ -282,6 +287,8 @@ absl::Status CpuBackend::MatMul(Matrix x, std::span<const MatMulTarget> targets)
     quantised = quantised || Info(dtype).quantised;
     groups += (target.weight.rows + kLanes - 1) / kLanes;
     work += int64_t{target.weight.rows} * target.weight.cols;
+    bytes += static_cast<int64_t>(target.weight.rows) *
+             static_cast<int64_t>(RowBytes(dtype, static_cast<uint64_t>(target.weight.cols)));
   }
   if (x.rows == 0 || groups == 0) return absl::OkStatus();
   const XBlock* xq = quantised ? Quantise(x) : nullptr;
@@ -335,7 +342,7 @@ absl::Status CpuBackend::MatMul(Matrix x, std::span<const MatMulTarget> targets)
     run(0, groups, 0);
     return absl::OkStatus();
   }
-  const int64_t grain = std::clamp<int64_t>(groups / (team_->size() * 8), 1, 64);
+  const int64_t grain = std::max<int64_t>(1, kGrainBytes / std::max<int64_t>(1, bytes / groups));
   team_->ParallelFor(groups, grain, run);
   return absl::OkStatus();
 }

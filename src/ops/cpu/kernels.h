@@ -96,6 +96,13 @@ struct Kernels {
                    std::byte* tile);
   // Units [first, last) of a sequence, unit = row * group + head in group.
   void (*attention)(const AttentionArgs& args, int64_t first, int64_t last);
+
+  // Measures of the machine, with this variant's instructions (verify.h). `read` returns a value that
+  // depends on all bytes; the others do `rounds` x 12 independent steps from registers.
+  int32_t (*read)(const std::byte* data, int64_t bytes);
+  int32_t (*int8_rounds)(int64_t rounds);   // 128 operations a step
+  int32_t (*word_rounds)(int64_t rounds);   // of 16-bit units: 64 operations a step; null: none
+  float (*float_rounds)(int64_t rounds);    // 32 operations a step
 };
 
 }  // namespace terrace::ops::cpu

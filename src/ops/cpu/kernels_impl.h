@@ -96,6 +96,7 @@ void RmsNormRow(const float* x, const float* weight, int32_t n, float eps, float
   F sum[4] = {Set1(0), Set1(0), Set1(0), Set1(0)};
   int32_t i = 0;
   for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+#pragma GCC unroll 16
     for (int j = 0; j < 4; ++j) {
       const F v = Load(x + i + j * kLanes);
       sum[j] = Fma(v, v, sum[j]);
@@ -140,6 +141,8 @@ void RopeRow(float* x, int32_t heads, int32_t head_dim, int32_t dim, bool halves
 // ---- Activation quantisation ----------------------------------------------------------------------
 
 void QuantizeRow(const float* x, int32_t cols, XBlock* out, int64_t stride) {
+  // Other cores hold these lines from the call before; taking them back one by one would wait.
+  for (int32_t b = 0; b < cols / kBlock; ++b) __builtin_prefetch(out + b * stride, 1);
   const I magnitude = SetI(0x7fffffff);
   for (int32_t c = 0; c < cols; c += kBlock, out += stride) {
     const F x0 = Load(x + c);
@@ -216,14 +219,17 @@ struct Format {
   // The eight units of 32 columns as unsigned bytes.
   static inline __attribute__((always_inline)) void Unpack(const uint8_t* p, B* w) {
     if constexpr (kBits == 8) {
+#pragma GCC unroll 16
       for (int g = 0; g < 8; ++g) w[g] = LoadBytes(p + g * 64);
     } else if constexpr (kBits >= 4) {
+#pragma GCC unroll 16
       for (int j = 0; j < 4; ++j) {
         const B v = LoadBytes(p + j * 64);
         w[j] = And(v, 15);
         w[j + 4] = And(Shr<4>(v), 15);
       }
     } else {
+#pragma GCC unroll 16
       for (int j = 0; j < 2; ++j) {
         const B v = LoadBytes(p + j * 64);
         w[j] = And(v, 3);
@@ -235,6 +241,7 @@ struct Format {
     if constexpr (kBits == 5) AddBits<4>(LoadBytes(p + 256), w);
     if constexpr (kBits == 3) AddBits<2>(LoadBytes(p + 128), w);
     if constexpr (kBits == 6) {
+#pragma GCC unroll 16
       for (int j = 0; j < 2; ++j) {
         const B v = LoadBytes(p + 256 + j * 64);
         w[j] = Or(w[j], And(Shl<4>(v), 0x30));
@@ -245,6 +252,7 @@ struct Format {
     }
     if constexpr (kTable != nullptr) {
       const B table = LoadTable(kTable);
+#pragma GCC unroll 16
       for (int g = 0; g < 8; ++g) w[g] = Lookup(table, w[g]);
     }
   }
@@ -274,6 +282,12 @@ struct Format {
   }
 };
 
+// How far ahead of use weights are asked for: latency of memory times its bandwidth for one core.
+#ifndef PFD
+#define PFD 4096
+#endif
+inline constexpr int kPrefetchBytes = PFD;
+
 // acc[t] += 16 rows times 32 columns of activation row t, for the rows of one tile.
 template <class Fm, int kTile>
 inline __attribute__((always_inline)) void AddGroup(const uint8_t* planes, const F* scale,
@@ -288,6 +302,7 @@ inline __attribute__((always_inline)) void AddGroup(const uint8_t* planes, const
                              : ZeroI();
       I a1 = Fm::kShift >= 0 ? ShlI<Fm::kShift >= 0 ? Fm::kShift : 0>(SetI(b.neg_sum_half[1]))
                              : ZeroI();
+#pragma GCC unroll 16
       for (int g = 0; g < 4; ++g) {
         a0 = Dot4<Fm::kWide>(a0, w[g], b.q + 4 * g);
         a1 = Dot4<Fm::kWide>(a1, w[g + 4], b.q + 4 * g + 16);
@@ -300,6 +315,7 @@ inline __attribute__((always_inline)) void AddGroup(const uint8_t* planes, const
       }
     } else {
       I a = Fm::kShift >= 0 ? ShlI<Fm::kShift >= 0 ? Fm::kShift : 0>(SetI(b.neg_sum)) : ZeroI();
+#pragma GCC unroll 16
       for (int g = 0; g < 8; ++g) a = Dot4<Fm::kWide>(a, w[g], b.q + 4 * g);
       acc[t] = Fma(Mul(ToF(a), scale[0]), Set1(b.d), acc[t]);
       if constexpr (Fm::kHasExtra) acc[t] = Fma(extra[0], Set1(b.ds), acc[t]);
@@ -311,6 +327,7 @@ inline __attribute__((always_inline)) void AddGroup(const uint8_t* planes, const
 template <class Fm, int kTile>
 void QuantTile(const uint8_t* weight, int32_t cols, const XBlock* x, F* out) {
   F acc[kTile];
+#pragma GCC unroll 16
   for (int t = 0; t < kTile; ++t) acc[t] = Set1(0.0f);
   for (int32_t c = 0; c < cols; c += Fm::kGroups * kBlock) {
     const F d = Fm::LoadD(weight);
@@ -319,12 +336,9 @@ void QuantTile(const uint8_t* weight, int32_t cols, const XBlock* x, F* out) {
     if constexpr (Fm::kMin) dextra = Sub(Set1(0.0f), dextra);
     const uint8_t* group = weight + Fm::kHeader;
     for (int g = 0; g < Fm::kGroups; ++g) {
-      Prefetch(group + 1536);
-      Prefetch(group + 1600);
-      Prefetch(group + 1664);
-      Prefetch(group + 1728);
-      if constexpr (Fm::kCodeBits == 8) {
-        for (int j = 4; j < 8; ++j) Prefetch(group + 1536 + j * 64);
+#pragma GCC unroll 16
+      for (int j = 0; j < (Fm::kGroupBytes + 63) / 64; ++j) {
+        Prefetch(group + kPrefetchBytes + j * 64);
       }
       F scale[2] = {d, d};
       F extra[2] = {dextra, dextra};
@@ -340,6 +354,7 @@ void QuantTile(const uint8_t* weight, int32_t cols, const XBlock* x, F* out) {
     }
     weight += Fm::kBlockBytes;
   }
+#pragma GCC unroll 16
   for (int t = 0; t < kTile; ++t) out[t] = acc[t];
 }
 
@@ -360,8 +375,17 @@ inline int32_t ChunkRows(int32_t bytes_a_row, int tile) {
   return rows < tile ? tile : rows;
 }
 
+// Starts the stream of weights of a range, before the hardware has seen its direction.
+inline void PrefetchStart(const std::byte* weight) {
+  for (int i = 0; i < 32; ++i) Prefetch(weight + i * 64);
+}
+
 template <class Fm>
 void QuantMatMul(const MatMulArgs& a) {
+  PrefetchStart(a.weight);
+  if (a.n <= 4) {  // another core wrote them a moment ago
+    for (int32_t i = 0; i < a.n * (a.cols / kBlock); ++i) Prefetch(a.xq + i);
+  }
   const int32_t blocks = a.cols / kBlock;
   const int32_t group_bytes = a.cols / (Fm::kGroups * kBlock) * Fm::kBlockBytes;
   const int32_t chunk = ChunkRows(blocks * static_cast<int32_t>(sizeof(XBlock)), kTileRows);
@@ -448,7 +472,9 @@ inline constexpr int kFloatTile = kTileRows > 4 ? 6 : 2;
 template <class W, int kTile>
 void FloatTile(const uint8_t* weight, int32_t cols, const float* x, int64_t stride, F* out) {
   F acc[kTile][4];
+#pragma GCC unroll 16
   for (int t = 0; t < kTile; ++t) {
+#pragma GCC unroll 16
     for (int j = 0; j < 4; ++j) acc[t][j] = Set1(0.0f);
   }
   int32_t c = 0;
@@ -456,12 +482,12 @@ void FloatTile(const uint8_t* weight, int32_t cols, const float* x, int64_t stri
     F w[4];
     W::LoadPair(weight, w);
     W::LoadPair(weight + W::kPairBytes, w + 2);
-    Prefetch(weight + 2048);
-    Prefetch(weight + 2112);
+    Prefetch(weight + kPrefetchBytes);
+    Prefetch(weight + kPrefetchBytes + 64);
     weight += 2 * W::kPairBytes;
 #pragma GCC unroll 16
     for (int t = 0; t < kTile; ++t) {
-#pragma GCC unroll 4
+#pragma GCC unroll 16
       for (int j = 0; j < 4; ++j) acc[t][j] = Fma(w[j], Set1(x[t * stride + c + j]), acc[t][j]);
     }
   }
@@ -474,12 +500,13 @@ void FloatTile(const uint8_t* weight, int32_t cols, const float* x, int64_t stri
     F w[2];
     W::LoadPair(last, w);
     weight += W::kPairBytes;
+#pragma GCC unroll 16
     for (int t = 0; t < kTile; ++t) {
-      for (int j = 0; j < (whole ? 2 : 1); ++j) {
-        acc[t][j] = Fma(w[j], Set1(x[t * stride + c + j]), acc[t][j]);
-      }
+      acc[t][0] = Fma(w[0], Set1(x[t * stride + c]), acc[t][0]);
+      if (whole) acc[t][1] = Fma(w[1], Set1(x[t * stride + c + 1]), acc[t][1]);
     }
   }
+#pragma GCC unroll 16
   for (int t = 0; t < kTile; ++t) {
     out[t] = Add(Add(acc[t][0], acc[t][1]), Add(acc[t][2], acc[t][3]));
   }
@@ -487,6 +514,7 @@ void FloatTile(const uint8_t* weight, int32_t cols, const float* x, int64_t stri
 
 template <class W>
 void FloatMatMul(const MatMulArgs& a) {
+  PrefetchStart(a.weight);
   const int64_t group_bytes = W::kPaired ? int64_t{(a.cols + 1) / 2} * W::kPairBytes
                                          : int64_t{a.cols} * (W::kPairBytes / 2);
   const int32_t chunk = ChunkRows(a.cols * 4, kFloatTile);
@@ -595,23 +623,30 @@ template <KvDType kType, int kUnitsNow, int kBlocks>
 inline void ScoreBlocks(const AttentionArgs& a, const AttentionState& s, int32_t block, int slot) {
   F acc[kUnitsNow][kBlocks];
   const std::byte* tile[kBlocks];
+#pragma GCC unroll 16
   for (int j = 0; j < kBlocks; ++j) {
     tile[j] = a.blocks[block + j] + a.key_offset;
+#pragma GCC unroll 16
     for (int u = 0; u < kUnitsNow; ++u) acc[u][j] = Set1(0.0f);
   }
   for (int32_t d = 0; d < a.key_dim; ++d) {
     F k[kBlocks];
+#pragma GCC unroll 16
     for (int j = 0; j < kBlocks; ++j) k[j] = LoadKv<kType>(tile[j], int64_t{d} * kKvBlockTokens);
+#pragma GCC unroll 16
     for (int u = 0; u < kUnitsNow; ++u) {
       const F q = Set1(s.query[u * a.key_dim + d]);
+#pragma GCC unroll 16
       for (int j = 0; j < kBlocks; ++j) acc[u][j] = Fma(k[j], q, acc[u][j]);
     }
   }
+#pragma GCC unroll 16
   for (int j = 0; j < kBlocks; ++j) {
     F scale = Set1(1.0f);
     if constexpr (kType == KvDType::kI8) {
       scale = Load(reinterpret_cast<const float*>(tile[j] + int64_t{a.key_dim} * kKvBlockTokens));
     }
+#pragma GCC unroll 16
     for (int u = 0; u < kUnitsNow; ++u) {
       F x = acc[u][j];
       if constexpr (kType == KvDType::kI8) x = Mul(x, scale);
@@ -665,7 +700,9 @@ template <KvDType kType, int kUnitsNow, int kVectors>
 inline void AddValues(const AttentionArgs& a, const AttentionState& s, int32_t first_block,
                       int32_t low, int32_t high, int32_t d) {
   F acc[kUnitsNow][kVectors];
+#pragma GCC unroll 16
   for (int u = 0; u < kUnitsNow; ++u) {
+#pragma GCC unroll 16
     for (int j = 0; j < kVectors; ++j) {
       acc[u][j] = Load(s.output + u * a.value_dim + d + j * kLanes);
     }
@@ -674,13 +711,18 @@ inline void AddValues(const AttentionArgs& a, const AttentionState& s, int32_t f
     const std::byte* tile = a.blocks[first_block + t / kKvBlockTokens] + a.value_offset;
     const int64_t row = int64_t{t % kKvBlockTokens} * a.value_dim + d;
     F v[kVectors];
+#pragma GCC unroll 16
     for (int j = 0; j < kVectors; ++j) v[j] = LoadKv<kType>(tile, row + j * kLanes);
+#pragma GCC unroll 16
     for (int u = 0; u < kUnitsNow; ++u) {
       const F w = Set1(s.score[u * kAttentionChunk + t]);
+#pragma GCC unroll 16
       for (int j = 0; j < kVectors; ++j) acc[u][j] = Fma(w, v[j], acc[u][j]);
     }
   }
+#pragma GCC unroll 16
   for (int u = 0; u < kUnitsNow; ++u) {
+#pragma GCC unroll 16
     for (int j = 0; j < kVectors; ++j) {
       Store(s.output + u * a.value_dim + d + j * kLanes, acc[u][j]);
     }
@@ -696,6 +738,7 @@ inline void AddAllValues(const AttentionArgs& a, const AttentionState& s, int32_
           a.blocks[first_block + j] + a.value_offset + int64_t{a.value_dim} * kKvBlockTokens));
       // Keys outside [low, high) may hold anything.
       const F clean = KeepLanes(scale, low - j * kLanes, high - j * kLanes, Set1(0.0f));
+#pragma GCC unroll 16
       for (int u = 0; u < kUnitsNow; ++u) {
         float* w = s.score + u * kAttentionChunk + j * kLanes;
         Store(w, Mul(Load(w), clean));
@@ -714,6 +757,7 @@ inline void AddAllValues(const AttentionArgs& a, const AttentionState& s, int32_
     for (int32_t t = low; t < high; ++t) {
       const std::byte* tile = a.blocks[first_block + t / kKvBlockTokens] + a.value_offset;
       const float v = LoadKvOne<kType>(tile, int64_t{t % kKvBlockTokens} * a.value_dim + d);
+#pragma GCC unroll 16
       for (int u = 0; u < kUnitsNow; ++u) {
         s.output[u * a.value_dim + d] += s.score[u * kAttentionChunk + t] * v;
       }
@@ -724,6 +768,7 @@ inline void AddAllValues(const AttentionArgs& a, const AttentionState& s, int32_
 template <KvDType kType, int kUnitsNow>
 void AttendUnits(const AttentionArgs& a, int64_t first, int count, const AttentionState& s) {
   int32_t position[kUnitsNow];
+#pragma GCC unroll 16
   for (int u = 0; u < kUnitsNow; ++u) {
     // Units past the last repeat it; their results are not written.
     const int64_t unit = first + (u < count ? u : count - 1);
@@ -807,6 +852,56 @@ void AttentionRange(const AttentionArgs& a, int64_t first, int64_t last) {
   }
 }
 
+// ---- Measures of the machine ----------------------------------------------------------------------
+
+int32_t ReadAll(const std::byte* data, int64_t bytes) {
+  I sum[4] = {ZeroI(), ZeroI(), ZeroI(), ZeroI()};
+  for (int64_t i = 0; i + 256 <= bytes; i += 256) {
+#pragma GCC unroll 16
+    for (int j = 0; j < 4; ++j) {
+      Prefetch(data + i + 2048 + 64 * j);
+      sum[j] = AddI(sum[j], LoadI(data + i + 64 * j));
+    }
+  }
+  return ReduceAddI(AddI(AddI(sum[0], sum[1]), AddI(sum[2], sum[3])));
+}
+
+int32_t Int8Rounds(int64_t rounds) {
+  alignas(64) uint8_t bytes[4][64];
+  for (int i = 0; i < 256; ++i) bytes[i / 64][i % 64] = static_cast<uint8_t>(i % 64);
+  const int8_t x[3][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}, {1, -1, 2, -2}};
+  I acc[12];
+#pragma GCC unroll 16
+  for (int j = 0; j < 12; ++j) acc[j] = SetI(j);  // or equal sums would be computed once
+  for (int64_t r = 0; r < rounds; ++r) {
+    asm volatile("" : "+m"(bytes));  // or the products would be hoisted
+    B w[4];
+#pragma GCC unroll 16
+    for (int j = 0; j < 4; ++j) w[j] = LoadBytes(bytes[j]);
+#pragma GCC unroll 16
+    for (int j = 0; j < 12; ++j) acc[j] = Dot4<false>(acc[j], w[j % 4], x[j / 4]);
+  }
+#pragma GCC unroll 16
+  for (int j = 1; j < 12; ++j) acc[0] = AddI(acc[0], acc[j]);
+  return ReduceAddI(acc[0]);
+}
+
+float FloatRounds(int64_t rounds) {
+  float start = 0.5f;
+  F acc[12];
+#pragma GCC unroll 16
+  for (int j = 0; j < 12; ++j) acc[j] = Set1(static_cast<float>(j));
+  for (int64_t r = 0; r < rounds; ++r) {
+    asm volatile("" : "+m"(start));
+    const F w = Set1(start);
+#pragma GCC unroll 16
+    for (int j = 0; j < 12; ++j) acc[j] = Fma(acc[j], w, w);
+  }
+#pragma GCC unroll 16
+  for (int j = 1; j < 12; ++j) acc[0] = Add(acc[0], acc[j]);
+  return ReduceAdd(acc[0]);
+}
+
 // ---- The table ------------------------------------------------------------------------------------
 
 template <int kBits, int kOffsetShift, Extra kExtra = Extra::kNone>
@@ -853,6 +948,10 @@ constexpr Kernels MakeKernels() {
   k.rope = RopeRow;
   k.store_kv = StoreKvToken;
   k.attention = AttentionRange;
+  k.read = ReadAll;
+  k.int8_rounds = Int8Rounds;
+  k.word_rounds = kWordRounds;
+  k.float_rounds = FloatRounds;
   return k;
 }
 

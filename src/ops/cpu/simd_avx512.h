@@ -105,6 +105,23 @@ inline I Dot4(I acc, B w, const int8_t* x) {
   return _mm512_dpbusd_epi32(acc, w, _mm512_set1_epi32(four));
 }
 
+// The rate of 16-bit dot products (see Kernels::word_rounds).
+inline int32_t WordRounds(int64_t rounds) {
+  I w = _mm512_set1_epi16(3);
+  I acc[12];
+#pragma GCC unroll 12
+  for (int j = 0; j < 12; ++j) acc[j] = SetI(j);
+  for (int64_t r = 0; r < rounds; ++r) {
+    asm volatile("" : "+v"(w));
+#pragma GCC unroll 12
+    for (int j = 0; j < 12; ++j) acc[j] = _mm512_dpwssd_epi32(acc[j], w, w);
+  }
+#pragma GCC unroll 12
+  for (int j = 1; j < 12; ++j) acc[0] = AddI(acc[0], acc[j]);
+  return ReduceAddI(acc[0]);
+}
+inline constexpr int32_t (*kWordRounds)(int64_t) = WordRounds;
+
 inline void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
 }  // namespace

@@ -23,6 +23,7 @@ struct I { I4 v[4]; };
 struct B { B16 v[4]; };
 
 inline constexpr int kTileRows = 4;
+inline constexpr int32_t (*kWordRounds)(int64_t) = nullptr;
 
 template <typename V, typename Op>
 inline V Map(V a, V b, Op op) {
