@@ -5,8 +5,8 @@
 #include <iterator>
 #include <string>
 
-#include <boost/json.hpp>
 #include <gtest/gtest.h>
+#include <boost/json.hpp>
 
 #include "jinja_test_util.h"
 

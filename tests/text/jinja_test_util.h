@@ -13,8 +13,7 @@
 
 namespace terrace::jinja {
 
-inline absl::StatusOr<Rendered> TryRender(std::string_view source,
-                                          std::string_view context = "{}",
+inline absl::StatusOr<Rendered> TryRender(std::string_view source, std::string_view context = "{}",
                                           RenderOptions options = {},
                                           TemplateOptions parsing = {}) {
   ASSIGN_OR_RETURN(const auto parsed, Template::Parse(source, parsing));

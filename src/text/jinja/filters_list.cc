@@ -194,7 +194,8 @@ Value UniqueFilter(Runtime& rt, const Value& v, Args args) {
 }
 
 // The rest of the arguments, from positional `from` on.
-CallArgs RestOf(Args args, size_t from) {
+CallArgs RestOf(Runtime& rt, Args args, size_t from) {
+  rt.NewItems(args.positional.size() + args.named.size());
   CallArgs rest = args;
   rest.positional.erase(rest.positional.begin(),
                         rest.positional.begin() + static_cast<std::ptrdiff_t>(from));
@@ -220,7 +221,7 @@ Value MapFilter(Runtime& rt, const Value& v, Args args) {
     const Str& name = StrArg(&args.positional[0], "map");
     const Filter filter = FindFilter(name.view());
     if (filter == nullptr) FailType(fmt::format("No filter named '{}'.", name.view()));
-    const CallArgs rest = RestOf(args, 1);
+    const CallArgs rest = RestOf(rt, args, 1);
     for (const Value& item : list->items) {
       rt.Step();
       out.push_back(filter(rt, item, rest));
@@ -243,7 +244,7 @@ Value SelectItems(Runtime& rt, const Value& v, Args args, bool keep, bool by_att
     const Str& name = StrArg(&args.positional[next], "select");
     test = FindTest(name.view());
     if (test == nullptr) FailType(fmt::format("No test named '{}'.", name.view()));
-    rest = RestOf(args, next + 1);
+    rest = RestOf(rt, args, next + 1);
   }
   Items out;
   if (!v.Truthy()) return MakeList({}, ListKind::kGenerator);

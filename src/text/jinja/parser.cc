@@ -30,7 +30,7 @@ class Parser : private ExprParser {
   Body ParseBody(EndTags ends) {
     const DepthGuard guard(this);
     Body body;
-    const int begin_line = Peek().line;
+    const int begin_line = open_line_;
     while (true) {
       const Token& token = Peek();
       if (token.kind == TokenKind::kEnd) {
@@ -80,6 +80,13 @@ class Parser : private ExprParser {
   }
 
   StmtPtr ParseStatement() {
+    const int outer = std::exchange(open_line_, Peek().line);
+    StmtPtr stmt = ParseTag();
+    open_line_ = outer;
+    return stmt;
+  }
+
+  StmtPtr ParseTag() {
     if (!At(TokenKind::kName)) FailUnexpected("a tag name");
     const std::string& tag = Peek().text;
     if (tag == "if") return ParseIf();
@@ -279,7 +286,8 @@ class Parser : private ExprParser {
     return tuple;
   }
 
-  int loops_ = 0;  // That enclose what is being parsed.
+  int open_line_ = 1;  // Of the tag whose body is being parsed.
+  int loops_ = 0;      // That enclose what is being parsed.
 };
 
 }  // namespace

@@ -61,7 +61,7 @@ void Runtime::NewItems(size_t count) {
     Fail(absl::StatusCode::kResourceExhausted, "the template makes a list that is too long");
   }
   NewBytes(count * sizeof(Value) + sizeof(List));
-  Step(count / 8);
+  Step(count / 4);
 }
 
 std::vector<const Value*> Bind(std::string_view function, const CallArgs& args,

@@ -22,7 +22,7 @@ struct Limits {
   size_t max_steps = 5'000'000;  // Expressions, statements, items and comparisons.
   size_t max_output_bytes = size_t{64} << 20;
   size_t max_string_bytes = size_t{32} << 20;  // Any one string.
-  size_t max_total_bytes = size_t{1} << 30;    // All strings and lists ever made, together.
+  size_t max_total_bytes = size_t{512} << 20;  // All strings and lists ever made, together.
   size_t max_depth = 1200;                     // Nested evaluations: about 0.5 KiB of stack each.
 };
 
