@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -214,6 +215,17 @@ std::vector<std::string> ModelFormats() { return {"Q4_0", "Q4_K_M", "Q8_0", "F16
 
 absl::StatusOr<ModelShape> FindShape(std::string_view name) {
   if (name == "qwen3-0.6b") return ModelShape();
+  if (name == "small") {
+    return ModelShape{.name = "small",
+                      .layers = 8,
+                      .width = 512,
+                      .heads = 8,
+                      .kv_heads = 4,
+                      .head_dim = 64,
+                      .ffn_width = 1536,
+                      .vocab = 16'384,
+                      .context = 8192};
+  }
   if (name == "tiny") {
     return ModelShape{.name = "tiny",
                       .layers = 2,
@@ -225,7 +237,8 @@ absl::StatusOr<ModelShape> FindShape(std::string_view name) {
                       .vocab = 512,
                       .context = 2048};
   }
-  return absl::NotFoundError(fmt::format("no shape '{}'; there are qwen3-0.6b and tiny", name));
+  return absl::NotFoundError(
+      fmt::format("no shape '{}'; there are qwen3-0.6b, small and tiny", name));
 }
 
 absl::Status GenerateModel(const GenerateOptions& options, const std::string& path) {

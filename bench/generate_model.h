@@ -26,7 +26,7 @@ struct ModelShape {
   int32_t context = 40'960;
 };
 
-// "qwen3-0.6b" as published, or "tiny" for tests. NotFound names the known ones.
+// "qwen3-0.6b" as published, or "small" and "tiny" for tests. NotFound names the known ones.
 absl::StatusOr<ModelShape> FindShape(std::string_view name);
 
 // The formats that GenerateModel takes: "Q4_0", "Q4_K_M", "Q8_0", "F16", "BF16", "F32"; the mixed

@@ -1,5 +1,5 @@
 // The `terrace` command as a function, so that tests run it in process. Each command lives in a
-// file of its own, which adds it to the parser (Add...Command below) and sets what it does.
+// file of its own, which adds it to the parser and sets what it does.
 #ifndef TERRACE_CLI_CLI_H_
 #define TERRACE_CLI_CLI_H_
 
@@ -10,10 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-
-namespace CLI {
-class App;
-}
+#include "cli/command.h"
 
 namespace terrace::cli {
 
@@ -38,15 +35,20 @@ struct Invocation {
   std::function<absl::Status()> action;
 };
 
-void AddConfigCommand(CLI::App* app, Invocation* invocation);
-void AddDebugCommand(CLI::App* app, Invocation* invocation);
-void AddListCommand(CLI::App* app, Invocation* invocation);
-void AddShowCommand(CLI::App* app, Invocation* invocation);
-void AddVersionCommand(CLI::App* app, Invocation* invocation);
+// Each adds its command to `root`.
+void AddServeCommand(Command root, Invocation* invocation);
+void AddRunCommand(Command root, Invocation* invocation);
+void AddListCommand(Command root, Invocation* invocation);
+void AddShowCommand(Command root, Invocation* invocation);
+void AddConfigCommand(Command root, Invocation* invocation);
+void AddDebugCommand(Command root, Invocation* invocation);
+void AddVersionCommand(Command root, Invocation* invocation);
 
-// Adds a subcommand with --json, whose `action` runs if it is the one that was named.
-CLI::App* AddCommand(CLI::App* app, Invocation* invocation, const std::string& name,
-                     const std::string& help, std::function<absl::Status()> action);
+// The parts of `terrace debug`.
+void AddDebugTokenize(Command debug, Invocation* invocation);
+void AddDebugRender(Command debug, Invocation* invocation);
+void AddDebugLogits(Command debug, Invocation* invocation);
+void AddDebugVariants(Command debug, Invocation* invocation);
 
 }  // namespace terrace::cli
 

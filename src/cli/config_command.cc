@@ -1,7 +1,6 @@
 // terrace config: checks a configuration and explains it.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <boost/json.hpp>
 #include <ostream>
@@ -64,13 +63,12 @@ void WriteText(const server::LoadedConfig& loaded, const std::string& file, std:
 
 }  // namespace
 
-void AddConfigCommand(CLI::App* app, Invocation* invocation) {
-  CLI::App* config = app->add_subcommand("config", "Check a configuration");
-  config->require_subcommand(1);
+void AddConfigCommand(Command root, Invocation* invocation) {
+  Command config = root.AddGroup("config", "Check a configuration");
   auto options = std::make_shared<ConfigOptions>();  // lives as long as the parser's callbacks
   auto file = std::make_shared<std::string>();
-  CLI::App* check = AddCommand(
-      config, invocation, "check",
+  Command check = config.Add(
+      "check",
       "Say what is wrong with a configuration, or the value of every key and where it came from",
       [invocation, options, file] {
         if (!file->empty()) options->set_file(*file);
@@ -79,7 +77,7 @@ void AddConfigCommand(CLI::App* app, Invocation* invocation) {
                                                    *invocation->io->out);
         return absl::OkStatus();
       });
-  check->add_option("file", *file, "Configuration file, the same as --config");
+  check.Argument("file", file.get(), {"FILE", "Configuration file, the same as --config"});
   options->AddTo(check, {"server", "memory", "storage", "scheduler", "device", "log"});
   options->AddModels(check);
 }

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <ostream>
 
@@ -10,32 +9,27 @@
 
 namespace terrace::cli {
 
-void ConfigOptions::AddTo(CLI::App* command, std::initializer_list<std::string_view> sections) {
-  command
-      ->add_option("--config", file_, "Configuration file (default: terrace.yaml if there is one)")
-      ->type_name("FILE");
+void ConfigOptions::AddTo(Command command, std::initializer_list<std::string_view> sections) {
+  command.Option("--config", &file_,
+                 {"FILE", "Configuration file (default: terrace.yaml if there is one)"});
   for (const server::ConfigKey& key : server::ConfigKeys()) {
     const std::string name(key.name);
     bool wanted = false;
     for (std::string_view section : sections)
-      wanted |= name.starts_with(std::string(section) + ".");
+      wanted |= name.starts_with(fmt::format("{}.", section));
     if (!wanted) continue;
-    std::string flags = "--" + name;
-    if (name == "server.host") flags = "--host," + flags;
-    if (name == "server.port") flags = "--port," + flags;
-    command
-        ->add_option_function<std::string>(
-            flags, [this, name](const std::string& value) { flags_.emplace_back(name, value); },
-            fmt::format("{} (default {})", key.help, key.default_text))
-        ->type_name(std::string(key.kind))
-        ->group("Keys of the configuration");
+    std::string flags = fmt::format("--{}", name);
+    if (name == "server.host") flags += ",--host";
+    if (name == "server.port") flags += ",--port";
+    command.Option(
+        flags, [this, name](const std::string& value) { flags_.emplace_back(name, value); },
+        {std::string(key.kind), fmt::format("{} (default {})", key.help, key.default_text), false,
+         "Keys of the configuration"});
   }
 }
 
-void ConfigOptions::AddModels(CLI::App* command) {
-  command->add_option("--model", models_, "A model to serve; may be given often")
-      ->type_name("NAME=SOURCE")
-      ->allow_extra_args(false);
+void ConfigOptions::AddModels(Command command) {
+  command.Option("--model", &models_, {"NAME=SOURCE", "A model to serve; may be given often"});
 }
 
 std::string ConfigOptions::FileName(const Io& io) const {

@@ -21,9 +21,9 @@ class ConfigOptions {
  public:
   // Adds --config and the flags of every key below these sections ("server", "memory" ...) to
   // `command`. `this` must stay where it is until the parser is gone.
-  void AddTo(CLI::App* command, std::initializer_list<std::string_view> sections);
+  void AddTo(Command command, std::initializer_list<std::string_view> sections);
   // Adds --model NAME=SOURCE.
-  void AddModels(CLI::App* command);
+  void AddModels(Command command);
 
   // Reads the file and the environment. Warnings go to `io.err`.
   absl::StatusOr<server::LoadedConfig> Load(const Io& io) const;

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "cli/config_options.h"
 #include "format/model_set.h"
+#include "weights/model_store.h"
 
 namespace terrace::cli {
 
@@ -29,6 +30,15 @@ absl::StatusOr<std::string> FindModel(const server::Config& config, const std::s
         "'{}' is not on this machine; fetch it first: terrace pull {}", source, source));
   }
   const std::string folder = StoreFolder(config);
+  weights::ModelStore store(folder);
+  absl::StatusOr<weights::StoredVersion> stored = store.Resolve(source);
+  if (stored.ok()) return stored->path;
+  ASSIGN_OR_RETURN(std::vector<weights::StoredModel> models, store.List());
+  for (const weights::StoredModel& known : models) {
+    // The model is there, but not this version, or it cannot be opened.
+    if (known.name == source.substr(0, source.find('@'))) return stored.status();
+    names.push_back(known.name);
+  }
   if (std::filesystem::is_directory(folder, error)) {
     ASSIGN_OR_RETURN(std::vector<format::ModelFileEntry> files, format::ListModelFiles(folder));
     for (const format::ModelFileEntry& file : files) {

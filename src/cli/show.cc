@@ -1,7 +1,6 @@
 // terrace list, terrace show: what models there are, and what is in one.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <boost/json.hpp>
 #include <filesystem>
@@ -18,6 +17,7 @@
 #include "format/model_set.h"
 #include "model/architecture.h"
 #include "tensor/dtype.h"
+#include "weights/model_store.h"
 
 namespace terrace::cli {
 namespace {
@@ -80,6 +80,14 @@ absl::StatusOr<std::vector<Listed>> FindAll(const server::Config& config) {
     all.push_back(std::move(listed));
   }
   const std::string folder = StoreFolder(config);
+  ASSIGN_OR_RETURN(std::vector<weights::StoredModel> models, weights::ModelStore(folder).List());
+  for (const weights::StoredModel& model : models) {
+    for (const weights::StoredVersion& version : model.versions) {
+      std::string name = version.current ? model.name : model.name + "@" + version.version;
+      all.push_back(
+          {name, "store", version.path, version.bytes, version.parts, version.problem});
+    }
+  }
   std::error_code error;
   if (std::filesystem::is_directory(folder, error)) {
     ASSIGN_OR_RETURN(std::vector<format::ModelFileEntry> files, format::ListModelFiles(folder));
@@ -304,20 +312,19 @@ absl::Status Show(const Invocation& invocation, const ShowOptions& options) {
 
 }  // namespace
 
-void AddListCommand(CLI::App* app, Invocation* invocation) {
+void AddListCommand(Command root, Invocation* invocation) {
   auto options = std::make_shared<ConfigOptions>();  // lives as long as the parser's callbacks
-  CLI::App* command =
-      AddCommand(app, invocation, "list", "List the models of the store and of the configuration",
-                 [invocation, options] { return List(*invocation, *options); });
+  Command command = root.Add("list", "List the models of the store and of the configuration",
+                             [invocation, options] { return List(*invocation, *options); });
   options->AddTo(command, {"storage"});
   options->AddModels(command);
 }
 
-void AddShowCommand(CLI::App* app, Invocation* invocation) {
+void AddShowCommand(Command root, Invocation* invocation) {
   auto options = std::make_shared<ShowOptions>();
-  CLI::App* command = AddCommand(app, invocation, "show", "Show what is in a model",
-                                 [invocation, options] { return Show(*invocation, *options); });
-  command->add_option("model", options->model, kModelHelp)->required()->type_name("MODEL");
+  Command command = root.Add("show", "Show what is in a model",
+                             [invocation, options] { return Show(*invocation, *options); });
+  command.Argument("model", &options->model, {"MODEL", kModelHelp, true});
   options->config.AddTo(command, {"storage"});
 }
 

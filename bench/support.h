@@ -1,0 +1,60 @@
+// What the benchmarks that run models share: an engine behind its scheduler, and yardsticks of the
+// machine. Used by one thread.
+#ifndef TERRACE_BENCH_SUPPORT_H_
+#define TERRACE_BENCH_SUPPORT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "bench.h"
+#include "cli/runtime.h"
+#include "obs/metrics.h"
+#include "scheduler/scheduler.h"
+
+namespace terrace::bench {
+
+// How one request fared, seen from outside the scheduler.
+struct Served {
+  int64_t first_token_us = 0;  // from Submit to the first token
+  int64_t swap_us = 0;         // of that waiting for weights
+  uint64_t loaded_bytes = 0;   // moved from disk meanwhile
+};
+
+class Bed {
+ public:
+  // `budget_bytes` 0: as much as the device has. Models and images lie in the cache folder.
+  static absl::StatusOr<std::unique_ptr<Bed>> Create(const Context& context, uint64_t budget_bytes);
+
+  // Opens a model and waits until its image is complete.
+  absl::StatusOr<std::shared_ptr<engine::EngineModel>> Open(const std::string& name,
+                                                            const std::string& path);
+  // One greedy token after a prompt of `prompt_tokens` tokens of its own (`salt`).
+  absl::StatusOr<Served> FirstToken(const engine::EngineModel& model, int32_t prompt_tokens,
+                                    uint64_t salt);
+  // Bytes moved over all links from disk since start.
+  uint64_t LoadedBytes() const;
+  // The file that holds the image of `model`.
+  std::string ImagePath(const engine::EngineModel& model) const;
+
+  cli::Runtime& runtime() { return *runtime_; }
+
+ private:
+  std::string store_;
+  const Clock* clock_ = nullptr;
+  Metrics metrics_;
+  uint64_t asked_ = 0;
+  std::unique_ptr<cli::Runtime> runtime_;
+  std::vector<std::shared_ptr<engine::EngineModel>> models_;
+  std::unique_ptr<scheduler::Scheduler> scheduler_;
+};
+
+// Bytes a second of plain sequential direct reads of `path`: 4 MiB each, 8 in flight, into memory
+// that is used again. Nothing is done with the bytes.
+absl::StatusOr<double> BareReadRate(const std::string& path, const Clock& clock);
+
+}  // namespace terrace::bench
+
+#endif  // TERRACE_BENCH_SUPPORT_H_

@@ -1,0 +1,102 @@
+#include "cli/runtime.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status.h"
+#include "base/units.h"
+#include "cli/model_argument.h"
+#include "device/cpu/cpu_device.h"
+#include "device/cpu/cpu_info.h"
+#include "device/sim/sim_device.h"
+#include "ops/cpu/cpu_backend.h"
+#include "ops/ref/ref_backend.h"
+#include "weights/model_weights.h"
+
+namespace terrace::cli {
+namespace {
+
+absl::StatusOr<std::unique_ptr<device::Device>> CreateDevice(const server::Config& config,
+                                                             const Clock* clock) {
+  if (config.device.kind == server::DeviceKind::kCpu) return device::CreateCpuDevice();
+  const device::SimLink link{static_cast<double>(config.device.sim_link_bytes_per_s),
+                             config.device.sim_link_latency_us};
+  device::SimDeviceOptions options;
+  options.memory_bytes = config.device.sim_memory_bytes;
+  options.to_device = link;
+  options.to_host = link;
+  ASSIGN_OR_RETURN(std::unique_ptr<device::SimDevice> sim, device::CreateSimDevice(options, clock));
+  return std::unique_ptr<device::Device>(std::move(sim));
+}
+
+absl::StatusOr<uint64_t> ChooseBudget(const server::Config& config, const device::Device& device) {
+  const device::MemoryInfo memory = device.GetMemoryInfo();
+  if (!config.memory.device_budget_bytes) {
+    // A device of its own is all ours; host memory also holds this process's other needs and those
+    // of everything else on the machine.
+    if (!device.info().unified_memory) return memory.free_bytes;
+    return memory.free_bytes -
+           std::max(memory.free_bytes / 4, std::min(memory.free_bytes, kGiB / 2));
+  }
+  if (*config.memory.device_budget_bytes > memory.total_bytes) {
+    return absl::InvalidArgumentError(
+        fmt::format("memory.device_budget is {}, but the {} device has only {}",
+                    FormatBytes(*config.memory.device_budget_bytes), device.info().kind,
+                    FormatBytes(memory.total_bytes)));
+  }
+  return *config.memory.device_budget_bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ops::Backend>> CreateBackend(const std::string& variant,
+                                                            ThreadTeam* team) {
+  if (variant == "ref") return ops::CreateRefBackend(team);
+  absl::StatusOr<std::unique_ptr<ops::Backend>> backend =
+      ops::CreateCpuBackend(variant.empty() ? "auto" : variant, team);
+  if (!backend.ok()) return WithContext(backend.status(), "device.variant");
+  return backend;
+}
+
+absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(const server::Config& config) {
+  std::unique_ptr<Runtime> runtime(new Runtime());
+  runtime->image_folder_ = ImageFolder(config);
+  runtime->team_ =
+      std::make_unique<ThreadTeam>(config.device.threads > 0 ? config.device.threads : CpuCount());
+  ASSIGN_OR_RETURN(runtime->device_, CreateDevice(config, &runtime->clock_));
+  ASSIGN_OR_RETURN(runtime->backend_, CreateBackend(config.device.variant, runtime->team_.get()));
+  ASSIGN_OR_RETURN(runtime->budget_bytes_, ChooseBudget(config, *runtime->device_));
+
+  tier::TierManagerOptions options;
+  options.device_budget_bytes = runtime->budget_bytes_;
+  options.swap_threshold = config.memory.swap_threshold;
+  options.read_depth = static_cast<uint32_t>(config.storage.read_depth);
+  options.staging_bytes = config.memory.staging_bytes;
+  ASSIGN_OR_RETURN(runtime->manager_,
+                   tier::TierManager::Create(options, runtime->device_.get(), &runtime->clock_));
+  runtime->engine_ = std::make_unique<engine::Engine>(runtime->backend_.get(),
+                                                      runtime->manager_.get(), &runtime->clock_);
+  return runtime;
+}
+
+absl::StatusOr<std::shared_ptr<engine::EngineModel>> Runtime::OpenModel(const std::string& name,
+                                                                        const std::string& path,
+                                                                        int32_t max_context,
+                                                                        int64_t hot_keep_us) {
+  weights::OpenOptions open;
+  open.name = name;
+  open.source_path = path;
+  open.image_folder = image_folder_;
+  open.hot_keep_us = hot_keep_us;
+  open.write_image = write_images_;
+  ASSIGN_OR_RETURN(std::unique_ptr<weights::ModelWeights> weights,
+                   weights::ModelWeights::Open(open, backend_.get(), manager_.get()));
+  engine::EngineModelOptions options;
+  options.name = name;
+  options.max_context = max_context;
+  return engine::EngineModel::Create(std::move(options), std::move(weights));
+}
+
+}  // namespace terrace::cli

@@ -1,0 +1,68 @@
+// The machinery below the server, put together from a configuration: clock, threads, device,
+// kernels, tier manager and engine. Serving, one-shot commands and benchmarks all stand on it, so
+// that what is measured is what serves.
+//
+// Parts are used as their own headers say; the runtime itself is made and destroyed by one thread.
+#ifndef TERRACE_CLI_RUNTIME_H_
+#define TERRACE_CLI_RUNTIME_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "device/cpu/thread_team.h"
+#include "device/device.h"
+#include "engine/engine.h"
+#include "engine/engine_model.h"
+#include "ops/backend.h"
+#include "server/config.h"
+#include "tier/tier_manager.h"
+
+namespace terrace::cli {
+
+class Runtime {
+ public:
+  // InvalidArgument names the key that does not suit this machine.
+  static absl::StatusOr<std::unique_ptr<Runtime>> Create(const server::Config& config);
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  const Clock& clock() const { return clock_; }
+  device::Device& device() { return *device_; }
+  ops::Backend& backend() { return *backend_; }
+  tier::TierManager& manager() { return *manager_; }
+  engine::Engine& engine() { return *engine_; }
+  uint64_t device_budget_bytes() const { return budget_bytes_; }
+  int threads() const { return team_->size(); }
+
+  // Opens the model in the GGUF file `path`; reads no weights yet. The runtime must outlive it.
+  absl::StatusOr<std::shared_ptr<engine::EngineModel>> OpenModel(const std::string& name,
+                                                                 const std::string& path,
+                                                                 int32_t max_context,
+                                                                 int64_t hot_keep_us);
+  // Without an image: weights are always read from the source file (diagnosis).
+  void set_write_images(bool write) { write_images_ = write; }
+
+ private:
+  Runtime() = default;
+
+  RealClock clock_;
+  std::string image_folder_;
+  bool write_images_ = true;
+  uint64_t budget_bytes_ = 0;
+  std::unique_ptr<ThreadTeam> team_;
+  std::unique_ptr<device::Device> device_;
+  std::unique_ptr<ops::Backend> backend_;
+  std::unique_ptr<tier::TierManager> manager_;
+  std::unique_ptr<engine::Engine> engine_;
+};
+
+// The backend named by device.variant: "" for the best, "ref", or a CPU variant.
+absl::StatusOr<std::unique_ptr<ops::Backend>> CreateBackend(const std::string& variant,
+                                                            ThreadTeam* team);
+
+}  // namespace terrace::cli
+
+#endif  // TERRACE_CLI_RUNTIME_H_
