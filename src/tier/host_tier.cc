@@ -27,9 +27,10 @@ absl::StatusOr<Reservation> TierManagerImpl::TakeHostRoomLocked(const Owner& own
         candidates.push_back({.model = id,
                               .segment = i,
                               .bytes = host.reservation.bytes(),
-                              .model_last_used_us = model->last_used_us,
-                              .hot_until_us = model->last_used_us + model->spec.hot_keep_us,
-                              .steps_ahead = model->StepsAhead(i)});
+                              .history = model->history,
+                              .hot_until_us = model->HotUntilUs(),
+                              .steps_ahead = model->StepsAhead(i),
+                              .reload_us = ReloadUsLocked(disk_, host.reservation.bytes())});
       }
     }
     if (available >= bytes) {

@@ -432,6 +432,7 @@ void TierManagerImpl::PublishLocked(Load& load) {
   segment.load = nullptr;
   loads_.erase(load.id);
   changed_.SignalAll();
+  ReclaimPastThresholdLocked();
   ReadAheadLocked(model);
 }
 

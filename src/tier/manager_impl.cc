@@ -165,7 +165,7 @@ Model* TierManagerImpl::FindLocked(ModelId id) const {
 
 void TierManagerImpl::TouchLocked(Model& model, uint32_t segment) {
   const int64_t now = clock_->NowUs();
-  model.last_used_us = now;
+  model.history.Touch(now);
   model.segments[segment].last_used_us = now;
 }
 
@@ -180,6 +180,27 @@ Pin TierManagerImpl::MakePinLocked(Model& model, uint32_t index) {
   return pin;
 }
 
+// The time from the first segment to the last while all are there: what the model computes in, and
+// so how much loading its head could hide.
+void TierManagerImpl::MeasurePassLocked(Model& model, uint32_t segment) {
+  const int64_t now = clock_->NowUs();
+  if (model.resident_bytes != model.bytes) {
+    model.pass_began_us = -1;
+  } else if (segment == 0) {
+    model.pass_began_us = now;
+  } else if (segment + 1 == model.segments.size() && model.pass_began_us >= 0) {
+    constexpr double kWeight = 0.2;
+    const double took_us = static_cast<double>(now - std::exchange(model.pass_began_us, -1));
+    model.pass_us += (model.pass_us == 0 ? 1 : kWeight) * (took_us - model.pass_us);
+  }
+}
+
+void TierManagerImpl::Lease(ModelId id, int64_t until_us) {
+  absl::MutexLock lock(&mutex_);
+  Model* model = FindLocked(id);
+  if (model != nullptr) model->leased_until_us = std::max(model->leased_until_us, until_us);
+}
+
 absl::StatusOr<TierManagerImpl::Attempt> TierManagerImpl::TryAcquireLocked(ModelId id,
                                                                            uint32_t index,
                                                                            Priority priority) {
@@ -191,6 +212,7 @@ absl::StatusOr<TierManagerImpl::Attempt> TierManagerImpl::TryAcquireLocked(Model
   }
   Segment& segment = model->segments[index];
   TouchLocked(*model, index);
+  MeasurePassLocked(*model, index);
   model->position = index;
   model->reading_ahead = priority <= Priority::kNextLayer;
   Attempt attempt;
@@ -326,6 +348,7 @@ absl::StatusOr<DeviceBuffer> TierManagerImpl::Allocate(const Owner& owner, uint6
         buffer.data_ = range->data;
         buffer.bytes_ = bytes;
         buffers_.emplace(buffer.data_, *std::move(range));
+        ReclaimPastThresholdLocked();
         return buffer;
       }
     }
@@ -401,7 +424,7 @@ TierSnapshot TierManagerImpl::Snapshot() const {
     state.loads_from_host = model->loads_from_host;
     state.loads = model->loads;
     state.evictions = model->evictions;
-    state.last_used_us = model->last_used_us;
+    state.last_used_us = model->history.last_us;
     for (const Segment& segment : model->segments) {
       state.segments.push_back({segment.spec.name, segment.spec.bytes,
                                 segment.residence == Residence::kResident,

@@ -49,6 +49,7 @@ class TierManagerImpl {
   absl::StatusOr<DeviceBuffer> Allocate(const Owner& owner, uint64_t bytes);
   void SetIdleMemory(IdleMemory* idle) { idle_memory_ = idle; }
   void EvictModel(ModelId model);
+  void Lease(ModelId model, int64_t until_us);
   bool CouldFit(uint64_t bytes) const;
   TierSnapshot Snapshot() const;
   void VisitResident(
@@ -76,6 +77,7 @@ class TierManagerImpl {
   Model* FindLocked(ModelId model) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Pin MakePinLocked(Model& model, uint32_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TouchLocked(Model& model, uint32_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MeasurePassLocked(Model& model, uint32_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // One try: a pin; a load the caller now waits for; a load that is on its way out, after which the
   // caller tries again; or an error (of which ResourceExhausted may pass).
   struct Attempt {
@@ -101,6 +103,11 @@ class TierManagerImpl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<EvictionCandidate> CandidatesLocked(const RoomRequest& request) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  double ReloadUsLocked(const TransferQueue& link, uint64_t bytes) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Lets go of what nobody has used for its hot_keep_time while the budget is fuller than the
+  // threshold, so that what comes next finds room.
+  void ReclaimPastThresholdLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   DeviceRange DetachLocked(Model& model, uint32_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FreeRangeLocked(DeviceRange range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends loads nobody waits for, least urgent first, until `bytes` will come free.

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "os/mapping.h"
 #include "tier/ledger.h"
+#include "tier/policy.h"
 #include "tier/types.h"
 
 namespace terrace::tier {
@@ -58,7 +59,11 @@ struct Model {
   uint64_t loads = 0;
   uint64_t loads_from_host = 0;
   uint64_t evictions = 0;
-  int64_t last_used_us = 0;
+  UseHistory history;
+  int64_t leased_until_us = 0;
+  // A pass of execution over the resident model, measured: how much of a load its head could hide.
+  int64_t pass_began_us = -1;  // -1: none under way, or a load got in its way
+  double pass_us = 0;          // 0: not measured yet
   // The segment acquired last; what follows it is fetched ahead while `reading_ahead`.
   uint32_t position = 0;
   bool reading_ahead = false;
@@ -66,6 +71,7 @@ struct Model {
   uint32_t loads_under_way = 0;
   uint64_t bytes_to_read = 0;  // of loads under way
 
+  int64_t HotUntilUs() const { return history.last_us + spec.hot_keep_us; }
   // How many segments execution passes before it comes to `segment` (again): 0 for the next one.
   uint32_t StepsAhead(uint32_t segment) const {
     const auto count = static_cast<uint32_t>(segments.size());

@@ -1,12 +1,18 @@
 #include "tier/policy.h"
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 
 #include <fmt/format.h>
 
 namespace terrace::tier {
 namespace {
+
+// The horizon within which the `cost` policy asks whether a model will be used.
+constexpr double kHorizonUs = 60e6;
+// A segment whose reload hides behind the head's computing costs no time, only link.
+constexpr double kHiddenCost = 0.1;
 
 // What goes first, whatever the policy's own measure says:
 //   0  other models past their hot_keep_time
@@ -20,31 +26,89 @@ int FloorRank(const EvictionRequest& request, const EvictionCandidate& candidate
   return request.own_model_fits ? 1 : 2;
 }
 
-// The least recently used model first and of it the tail first, so that the head, which hides the
-// load of the rest, stays longest. Of the asking model's own segments the one whose turn is
-// furthest away: execution is a cyclic scan, for which plain recency would evict exactly what comes
-// next.
 class Lru final : public EvictionPolicy {
  public:
   std::string_view name() const override { return "lru"; }
 
-  void Order(const EvictionRequest& request,
-             std::vector<EvictionCandidate>& candidates) const override {
-    auto key = [&](const EvictionCandidate& c) {
-      const int64_t recency = c.own ? 0 : c.model_last_used_us;
-      const uint32_t reach = c.own ? c.steps_ahead : c.segment;
-      return std::tuple(FloorRank(request, c), recency, c.model, ~reach);
-    };
-    std::sort(candidates.begin(), candidates.end(),
-              [&](const auto& a, const auto& b) { return key(a) < key(b); });
+ protected:
+  double Value(const EvictionRequest&, const EvictionCandidate& candidate) const override {
+    return static_cast<double>(candidate.history.last_us);
+  }
+};
+
+class LruK final : public EvictionPolicy {
+ public:
+  std::string_view name() const override { return "lru-k"; }
+
+ protected:
+  double Value(const EvictionRequest&, const EvictionCandidate& candidate) const override {
+    // Used once: its second-to-last use lies infinitely far back. Among such the oldest goes first.
+    const UseHistory& history = candidate.history;
+    if (history.uses < 2) return static_cast<double>(history.last_us) - 1e18;
+    return static_cast<double>(history.previous_began_us);
+  }
+};
+
+class Lfu final : public EvictionPolicy {
+ public:
+  std::string_view name() const override { return "lfu"; }
+
+ protected:
+  double Value(const EvictionRequest& request, const EvictionCandidate& candidate) const override {
+    // Recency as a fraction below one decides between equal counts.
+    const double age = static_cast<double>(request.now_us - candidate.history.last_us);
+    return static_cast<double>(candidate.history.uses) + 1e6 / (1e6 + std::max(0.0, age) + 1);
+  }
+};
+
+class Cost final : public EvictionPolicy {
+ public:
+  std::string_view name() const override { return "cost"; }
+
+ protected:
+  double Value(const EvictionRequest& request, const EvictionCandidate& candidate) const override {
+    const UseHistory& history = candidate.history;
+    // Two uses since the one before last began: a Poisson rate that fades while nothing comes. A
+    // model used once gets the benefit of its one use.
+    const int64_t since = history.uses < 2 ? history.use_began_us : history.previous_began_us;
+    const double span_us = static_cast<double>(std::max<int64_t>(1, request.now_us - since));
+    const double rate = static_cast<double>(std::min<uint64_t>(history.uses, 2)) / span_us;
+    const double likely = 1 - std::exp(-rate * kHorizonUs);
+    const double cost_us = candidate.reload_us * (candidate.hidden ? kHiddenCost : 1);
+    return likely * cost_us / static_cast<double>(std::max<uint64_t>(1, candidate.bytes));
   }
 };
 
 }  // namespace
 
+// Of equal value the tail goes first, so that the head, which hides the load of the rest, stays
+// longest. Of the asking model's own segments the one whose turn is furthest away goes first:
+// execution is a cyclic scan, for which plain recency would evict exactly what comes next.
+void EvictionPolicy::Order(const EvictionRequest& request,
+                           std::vector<EvictionCandidate>& candidates) const {
+  struct Ranked {
+    std::tuple<int, double, ModelId, uint32_t> key;
+    EvictionCandidate candidate;
+  };
+  std::vector<Ranked> ranked;
+  ranked.reserve(candidates.size());
+  for (const EvictionCandidate& c : candidates) {
+    ranked.push_back({{FloorRank(request, c), c.own ? 0 : Value(request, c), c.model,
+                       ~(c.own ? c.steps_ahead : c.segment)},
+                      c});
+  }
+  std::sort(ranked.begin(), ranked.end(),
+            [](const Ranked& a, const Ranked& b) { return a.key < b.key; });
+  for (size_t i = 0; i < ranked.size(); ++i) candidates[i] = ranked[i].candidate;
+}
+
 absl::StatusOr<std::unique_ptr<EvictionPolicy>> CreateEvictionPolicy(std::string_view name) {
   if (name == "lru") return std::unique_ptr<EvictionPolicy>(std::make_unique<Lru>());
-  return absl::InvalidArgumentError(fmt::format("unknown eviction policy '{}': use lru", name));
+  if (name == "lru-k") return std::unique_ptr<EvictionPolicy>(std::make_unique<LruK>());
+  if (name == "lfu") return std::unique_ptr<EvictionPolicy>(std::make_unique<Lfu>());
+  if (name == "cost") return std::unique_ptr<EvictionPolicy>(std::make_unique<Cost>());
+  return absl::InvalidArgumentError(
+      fmt::format("unknown eviction policy '{}': use lru, lru-k, lfu or cost", name));
 }
 
 }  // namespace terrace::tier

@@ -13,17 +13,41 @@
 
 namespace terrace::tier {
 
+// When a model was used. Accesses that follow each other within kSameUseUs are one use: a request
+// touches every segment once a token, which says nothing about when the next request comes.
+struct UseHistory {
+  static constexpr int64_t kSameUseUs = 1'000'000;
+
+  int64_t last_us = 0;            // last access
+  int64_t use_began_us = 0;       // of the current or last use
+  int64_t previous_began_us = 0;  // of the use before it; K = 2 of LRU-K
+  uint64_t uses = 0;
+
+  void Touch(int64_t now_us) {
+    if (uses == 0 || now_us - last_us > kSameUseUs) {
+      previous_began_us = use_began_us;
+      use_began_us = now_us;
+      ++uses;
+    }
+    last_us = now_us;
+  }
+};
+
 // A segment that may be evicted: resident, not pinned, not leased.
 struct EvictionCandidate {
   ModelId model = 0;
   uint32_t segment = 0;  // in execution order
   uint64_t bytes = 0;
-  int64_t model_last_used_us = 0;
+  UseHistory history;        // of the model
   int64_t hot_until_us = 0;  // the model's hot_keep_time as a point in time
   // The segment belongs to the model that asks for room; `steps_ahead` is how many segments its
   // execution passes before it comes to this one again (cyclic).
   bool own = false;
   uint32_t steps_ahead = 0;
+  double reload_us = 0;  // to bring it back, from the nearest tier that holds it
+  // Its reload would end before execution comes to it, if the segments before it stay: the model's
+  // head computes while this one loads.
+  bool hidden = false;
 };
 
 struct EvictionRequest {
@@ -37,12 +61,20 @@ class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;
   virtual std::string_view name() const = 0;
-  // Sorts `candidates` so that the first is the best to evict.
-  virtual void Order(const EvictionRequest& request,
-                     std::vector<EvictionCandidate>& candidates) const = 0;
+  // Sorts `candidates` so that the first is the best to evict. All policies agree on the floor:
+  // other models' segments past their hot_keep_time, then those of hot models, then the asking
+  // model's own (before hot ones if it cannot fit anyway); and on tails before heads.
+  void Order(const EvictionRequest& request, std::vector<EvictionCandidate>& candidates) const;
+
+ protected:
+  // What it is worth to keep a segment of another model; the lowest goes first.
+  virtual double Value(const EvictionRequest& request,
+                       const EvictionCandidate& candidate) const = 0;
 };
 
-// "lru". InvalidArgument names the known ones.
+// "lru": the least recently used model. "lru-k": the model whose use before last is the longest ago
+// (O'Neil et al. 1993, K = 2). "lfu": the model used least often, then least recently. "cost": the
+// lowest P(use within a minute) x reload time / bytes. InvalidArgument names them.
 absl::StatusOr<std::unique_ptr<EvictionPolicy>> CreateEvictionPolicy(std::string_view name);
 
 }  // namespace terrace::tier

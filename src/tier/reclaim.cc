@@ -42,7 +42,7 @@ bool TierManagerImpl::ReclaimIdle(uint64_t bytes, bool anything) {
       if (anything || model->resident_bytes == 0) continue;
       const bool pinned = std::any_of(model->segments.begin(), model->segments.end(),
                                       [](const Segment& s) { return s.pins > 0; });
-      if (!pinned) used_before_us = std::min(used_before_us, model->last_used_us);
+      if (!pinned) used_before_us = std::min(used_before_us, model->history.last_us);
     }
   }
   if (idle_memory_->OldestIdleUs() >= used_before_us) return false;
@@ -73,28 +73,66 @@ std::vector<EvictionCandidate> TierManagerImpl::CandidatesLocked(const RoomReque
     if (model->resident_bytes == 0) continue;
     const bool own = model.get() == request.model;
     if (own && !own_allowed) continue;
-    const int64_t hot_until_us = model->last_used_us + model->spec.hot_keep_us;
+    if (!own && model->leased_until_us > now) continue;
+    const int64_t hot_until_us = model->HotUntilUs();
     if (!own && request.priority >= Priority::kPredicted && hot_until_us > now) continue;
     const bool in_use =
         own || std::any_of(model->segments.begin(), model->segments.end(), [](const Segment& s) {
           return s.pins > 0 || (s.load != nullptr && s.load->waiters > 0);
         });
-    for (uint32_t i = 0; i < model->segments.size(); ++i) {
+    uint64_t tail_bytes = 0;
+    for (auto i = static_cast<uint32_t>(model->segments.size()); i-- > 0;) {
       const Segment& segment = model->segments[i];
+      tail_bytes += RoundedBytes(segment.spec.bytes);
       if (segment.residence != Residence::kResident) continue;
       if (segment.pins > 0 && !kPlantEvictPinned) continue;
       const uint32_t steps = model->StepsAhead(i);
       if (!demand && in_use && steps <= asked_steps) continue;
+      // With everything from here to the tail gone, what stays computes for so long:
+      const double head_us = model->pass_us * static_cast<double>(model->bytes - tail_bytes) /
+                             static_cast<double>(model->bytes);
+      const TransferQueue& link = segment.host.complete ? copy_ : disk_;
       candidates.push_back({.model = id,
                             .segment = i,
                             .bytes = segment.range.bytes,
-                            .model_last_used_us = model->last_used_us,
+                            .history = model->history,
                             .hot_until_us = hot_until_us,
                             .own = own,
-                            .steps_ahead = steps});
+                            .steps_ahead = steps,
+                            .reload_us = ReloadUsLocked(link, segment.range.bytes),
+                            .hidden = ReloadUsLocked(link, tail_bytes) <= head_us});
     }
   }
   return candidates;
+}
+
+double TierManagerImpl::ReloadUsLocked(const TransferQueue& link, uint64_t bytes) const {
+  // Before anything has been measured: a plain NVMe disk.
+  constexpr double kUnknownBytesPerUs = 1000;
+  const double measured = link.bandwidth_bytes_per_s() * 1e-6;
+  return link.latency_us() +
+         static_cast<double>(bytes) / (measured > 0 ? measured : kUnknownBytesPerUs);
+}
+
+void TierManagerImpl::ReclaimPastThresholdLocked() {
+  const double limit = options_.swap_threshold * static_cast<double>(options_.device_budget_bytes);
+  auto above = [&] { return static_cast<double>(ledger_.used(Tier::kDevice)) > limit; };
+  if (!above()) return;
+  // As for a guess: nothing hot, nothing in use, nothing leased.
+  std::vector<EvictionCandidate> candidates =
+      CandidatesLocked({.model = nullptr, .segment = 0, .priority = Priority::kPredicted});
+  std::vector<EvictionCandidate> expired;
+  for (const EvictionCandidate& candidate : candidates) {
+    const Model& model = *models_.at(candidate.model);
+    const bool in_use = std::any_of(
+        model.segments.begin(), model.segments.end(),
+        [](const auto& s) { return s.pins > 0 || (s.load != nullptr && s.load->waiters > 0); });
+    if (!in_use && model.spec.hot_keep_us > 0) expired.push_back(candidate);
+  }
+  parts_.policy->Order({.now_us = clock_->NowUs()}, expired);
+  for (size_t i = 0; i < expired.size() && above(); ++i) {
+    FreeRangeLocked(DetachLocked(*models_.at(expired[i].model), expired[i].segment));
+  }
 }
 
 DeviceRange TierManagerImpl::DetachLocked(Model& model, uint32_t index) {
@@ -161,7 +199,12 @@ absl::StatusOr<DeviceRange> TierManagerImpl::TakeRoomLocked(const Owner& owner, 
     while (ledger_.free(Tier::kDevice) < rounded) evict_one();
   }
   DeviceRange range;
-  ASSIGN_OR_RETURN(range.reservation, ledger_.Reserve(Tier::kDevice, owner, rounded));
+  absl::StatusOr<Reservation> booked = ledger_.Reserve(Tier::kDevice, owner, rounded);
+  if (!booked.ok()) {
+    device_->Free(reused.data, rounded);
+    return booked.status();
+  }
+  range.reservation = *std::move(booked);
   range.bytes = rounded;
   if (reused.data != nullptr) {
     range.data = reused.data;
@@ -207,12 +250,15 @@ void TierManagerImpl::CancelPrefetchesLocked(uint64_t bytes, const RoomRequest& 
 TierManagerImpl::RoomHope TierManagerImpl::HopeForRoomLocked(const Owner& owner,
                                                              uint64_t bytes) const {
   if (ledger_.QuotaLeft(Tier::kDevice, owner) < bytes) return RoomHope::kNone;
+  const int64_t now = clock_->NowUs();
   uint64_t soon = ledger_.free(Tier::kDevice);
   uint64_t pinned = 0;
   for (const auto& [id, model] : models_) {
     for (const Segment& segment : model->segments) {
       if (segment.residence == Residence::kAbsent) continue;
-      const bool held = segment.pins > 0 || (segment.load != nullptr && segment.load->waiters > 0);
+      const bool held = segment.pins > 0 ||
+                        (segment.load != nullptr && segment.load->waiters > 0) ||
+                        (model->leased_until_us > now && model->spec.name != owner.model);
       (held ? pinned : soon) += RoundedBytes(segment.spec.bytes);
     }
   }

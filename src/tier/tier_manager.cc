@@ -130,6 +130,7 @@ absl::StatusOr<DeviceBuffer> TierManager::Allocate(const Owner& owner, uint64_t 
 }
 void TierManager::SetIdleMemory(IdleMemory* idle) { impl_->SetIdleMemory(idle); }
 
+void TierManager::Lease(ModelId model, int64_t until_us) { impl_->Lease(model, until_us); }
 void TierManager::EvictModel(ModelId model) { impl_->EvictModel(model); }
 bool TierManager::CouldFit(uint64_t bytes) const { return impl_->CouldFit(bytes); }
 TierSnapshot TierManager::Snapshot() const { return impl_->Snapshot(); }

@@ -81,12 +81,13 @@ struct TierManagerOptions {
   // For devices with memory of their own: what the host may hold (staging, and copies of segments
   // from which they come back without the disk). 0: nothing but staging, without a cap.
   uint64_t host_budget_bytes = 0;
-  // Reclaim starts when more than this share of the budget is booked.
+  // When more than this share of the budget is booked, segments that nobody has used for their
+  // model's hot_keep_us (if it has one) are let go, and guesses (kPredicted) load no more.
   double swap_threshold = 0.90;
   // Reads in flight and the bounded staging ring for devices with memory of their own.
   uint32_t read_depth = 8;
   uint64_t staging_bytes = uint64_t{32} << 20;
-  // Which segments go first: "lru".
+  // Which segments go first: "lru", "lru-k", "lfu" or "cost".
   std::string eviction_policy = "lru";
   // How long a caller that needs room waits for pins of others to be released before it gets
   // ResourceExhausted. This bounds any wait of threads that hold pins for each other.
@@ -160,6 +161,11 @@ class TierManager {
   // Where idle device memory may be asked back from; null for none. Set before other threads use
   // the manager; must outlive those uses.
   void SetIdleMemory(IdleMemory* idle);
+
+  // Promises that other models and KV do not push this model's resident segments out before
+  // `until_us` (on the clock): at least one answer for each load. A later lease prolongs, none
+  // shortens it.
+  void Lease(ModelId model, int64_t until_us);
 
   // Drops a model's resident segments that are not pinned, and its copies on the host tier (an
   // operator's "unload").

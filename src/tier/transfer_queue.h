@@ -70,6 +70,7 @@ class TransferQueue {
   uint64_t waiting_bytes() const { return waiting_bytes_; }
   LinkState State() const;
   double bandwidth_bytes_per_s() const { return bandwidth_; }
+  double latency_us() const { return latency_us_; }
 
  private:
   // Waiting transfers of one class: by deadline, and by the order asked.

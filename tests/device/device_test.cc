@@ -1,4 +1,5 @@
 // What cpu and sim do beyond the common contract (that is in tests/conformance).
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -14,6 +15,9 @@ namespace terrace::device {
 namespace {
 
 TEST(CpuDeviceTest, FreedMemoryLeavesTheProcess) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "a sanitizer's own memory grows with ours";
+#endif
   auto device = CreateCpuDevice();
   constexpr uint64_t kBytes = 96 << 20;
   const uint64_t before = os::ReadProcessMemory().value().rss_bytes;
@@ -43,16 +47,21 @@ TEST(SimDeviceTest, ALinkTakesItsTime) {
   std::byte* a = device->Allocate(kBytes).value();
   std::memset(a, 0, kBytes);  // pages present: not part of the link
   auto stream = device->CreateStream().value();
-  const int64_t start = clock.NowUs();
-  for (int i = 0; i < 10; ++i) {
-    ASSERT_TRUE(stream->CopyAsync(CopyDirection::kHostToDevice, a, data.data(), kBytes).ok());
+  // 10 copies of 4.19 ms share the link one after the other; the latency shows once. A loaded
+  // machine wakes us late, hence the best of some tries; it is far below twice the time.
+  int64_t best_us = 1'000'000;
+  for (int attempt = 0; attempt < 20 && best_us > 41'900 * 15 / 10; ++attempt) {
+    const int64_t start = clock.NowUs();
+    for (int i = 0; i < 10; ++i) {
+      ASSERT_TRUE(stream->CopyAsync(CopyDirection::kHostToDevice, a, data.data(), kBytes).ok());
+    }
+    ASSERT_TRUE(stream->Synchronize().ok());
+    best_us = std::min(best_us, clock.NowUs() - start);
+    EXPECT_GE(best_us, 41'900);
   }
-  ASSERT_TRUE(stream->Synchronize().ok());
-  const int64_t took_us = clock.NowUs() - start;
-  // 10 copies of 4.19 ms share the link one after the other; the latency shows once.
-  EXPECT_GE(took_us, 41'900);
-  // Above only what a loaded machine adds; far below twice the time.
-  EXPECT_LT(took_us, 41'900 * 18 / 10);
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+  EXPECT_LT(best_us, 41'900 * 18 / 10);
+#endif
 }
 
 TEST(SimDeviceTest, SteppedCopiesFollowTheManualClock) {

@@ -194,7 +194,8 @@ class World {
     parts.reader = std::move(reader);
     parts.checks = std::move(checks);
     parts.producers = std::move(producers);
-    parts.policy = tier::CreateEvictionPolicy("lru").value();
+    static constexpr const char* kPolicies[] = {"lru", "lru-k", "lfu", "cost"};
+    parts.policy = tier::CreateEvictionPolicy(kPolicies[random_.Below(4)]).value();
     parts.step = [this] { Step(); };
     manager_ = tier::TierManager::CreateFromParts(options, device_.get(), &clock_, std::move(parts))
                    .value();
@@ -334,7 +335,12 @@ class World {
                            static_cast<Priority>(random_.Below(5)));
         break;
       case 13:
-        manager_->EvictModel(models_[which].id);
+        if (random_.Below(3) == 0) {
+          manager_->Lease(models_[which].id,
+                          clock_.NowUs() + static_cast<int64_t>(random_.Below(5000)));
+        } else {
+          manager_->EvictModel(models_[which].id);
+        }
         break;
       case 14:
         Replace(which);

@@ -1,5 +1,6 @@
 #include "tier/policy.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -10,47 +11,124 @@ namespace {
 
 using Places = std::vector<std::pair<ModelId, uint32_t>>;
 
-Places Order(const EvictionRequest& request, std::vector<EvictionCandidate> candidates) {
-  CreateEvictionPolicy("lru").value()->Order(request, candidates);
+constexpr int64_t kSecond = 1'000'000;
+
+Places Order(std::string_view policy, const EvictionRequest& request,
+             std::vector<EvictionCandidate> candidates) {
+  CreateEvictionPolicy(policy).value()->Order(request, candidates);
   Places places;
   for (const auto& c : candidates) places.push_back({c.model, c.segment});
   return places;
 }
 
-EvictionCandidate Other(ModelId model, uint32_t segment, int64_t used, int64_t hot_until = 0) {
-  return {
-      .model = model, .segment = segment, .model_last_used_us = used, .hot_until_us = hot_until};
+UseHistory Uses(const std::vector<int64_t>& times) {
+  UseHistory history;
+  for (int64_t time : times) history.Touch(time);
+  return history;
 }
 
-TEST(LruTest, LeastRecentlyUsedModelFirstAndOfItTheTail) {
-  EXPECT_EQ(Order({.now_us = 100}, {Other(1, 0, 50), Other(1, 1, 50), Other(2, 0, 40),
-                                    Other(2, 1, 40), Other(2, 2, 40)}),
-            (Places{{2, 2}, {2, 1}, {2, 0}, {1, 1}, {1, 0}}));
+EvictionCandidate Other(ModelId model, uint32_t segment, UseHistory history,
+                        int64_t hot_until = 0) {
+  EvictionCandidate candidate;
+  candidate.model = model;
+  candidate.segment = segment;
+  candidate.bytes = 1000;
+  candidate.history = history;
+  candidate.hot_until_us = hot_until;
+  candidate.reload_us = 10;
+  return candidate;
 }
 
-TEST(LruTest, HotModelsGoAfterAllOthers) {
-  EXPECT_EQ(Order({.now_us = 100}, {Other(1, 0, 10, 200), Other(2, 0, 90, 99)}),
+TEST(UseHistoryTest, AccessesCloseTogetherAreOneUse) {
+  UseHistory history = Uses({0, 100, kSecond, 2 * kSecond});
+  EXPECT_EQ(history.uses, 1u);
+  history.Touch(10 * kSecond);
+  history.Touch(10 * kSecond + 5);
+  EXPECT_EQ(history.uses, 2u);
+  EXPECT_EQ(history.previous_began_us, 0);
+  EXPECT_EQ(history.use_began_us, 10 * kSecond);
+  EXPECT_EQ(history.last_us, 10 * kSecond + 5);
+}
+
+class EveryPolicyTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(EveryPolicyTest, OfOneModelTheTailGoesFirst) {
+  EXPECT_EQ(Order(GetParam(), {.now_us = 100},
+                  {Other(2, 0, Uses({40})), Other(2, 2, Uses({40})), Other(2, 1, Uses({40}))}),
+            (Places{{2, 2}, {2, 1}, {2, 0}}));
+}
+
+TEST_P(EveryPolicyTest, HotModelsGoAfterAllOthers) {
+  EXPECT_EQ(Order(GetParam(), {.now_us = 100},
+                  {Other(1, 0, Uses({10}), 200), Other(2, 0, Uses({90}), 99)}),
             (Places{{2, 0}, {1, 0}}));
 }
 
-TEST(LruTest, OwnSegmentsLastAndTheOneNeededLatestFirst) {
-  std::vector<EvictionCandidate> candidates = {Other(1, 0, 10, 200)};
+TEST_P(EveryPolicyTest, OwnSegmentsLastAndTheOneNeededLatestFirst) {
+  std::vector<EvictionCandidate> candidates = {Other(1, 0, Uses({10}), 200)};
   for (uint32_t i = 0; i < 3; ++i) {
-    EvictionCandidate own = Other(7, i, 99);
+    EvictionCandidate own = Other(7, i, Uses({99}));
     own.own = true;
     own.steps_ahead = (i + 1) % 3;
     candidates.push_back(own);
   }
-  EXPECT_EQ(Order({.now_us = 100}, candidates), (Places{{1, 0}, {7, 1}, {7, 0}, {7, 2}}));
+  EXPECT_EQ(Order(GetParam(), {.now_us = 100}, candidates),
+            (Places{{1, 0}, {7, 1}, {7, 0}, {7, 2}}));
   // A model that streams in any case leaves a hot one alone while its own will do.
-  EXPECT_EQ(Order({.now_us = 100, .own_model_fits = false}, candidates),
+  EXPECT_EQ(Order(GetParam(), {.now_us = 100, .own_model_fits = false}, candidates),
             (Places{{7, 1}, {7, 0}, {7, 2}, {1, 0}}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, EveryPolicyTest, testing::Values("lru", "lru-k", "lfu", "cost"),
+                         [](const auto& info) {
+                           return std::string(info.param) == "lru-k" ? "lruk" : info.param;
+                         });
+
+TEST(LruTest, TheLeastRecentlyUsedModelFirst) {
+  EXPECT_EQ(Order("lru", {.now_us = 100}, {Other(1, 0, Uses({50})), Other(2, 0, Uses({40}))}),
+            (Places{{2, 0}, {1, 0}}));
+}
+
+TEST(LruKTest, AOneTimeVisitorGoesBeforeARegular) {
+  const UseHistory regular = Uses({0, 20 * kSecond, 40 * kSecond});
+  const UseHistory visitor = Uses({50 * kSecond});  // more recent
+  const EvictionRequest request{.now_us = 60 * kSecond};
+  EXPECT_EQ(Order("lru-k", request, {Other(1, 0, regular), Other(2, 0, visitor)}),
+            (Places{{2, 0}, {1, 0}}));
+  EXPECT_EQ(Order("lru", request, {Other(1, 0, regular), Other(2, 0, visitor)}),
+            (Places{{1, 0}, {2, 0}}));
+}
+
+TEST(LfuTest, TheRarestFirstThenTheOldest) {
+  EXPECT_EQ(Order("lfu", {.now_us = 100 * kSecond},
+                  {Other(1, 0, Uses({0, 10 * kSecond, 20 * kSecond})),
+                   Other(2, 0, Uses({50 * kSecond, 60 * kSecond})),
+                   Other(3, 0, Uses({30 * kSecond, 40 * kSecond}))}),
+            (Places{{3, 0}, {2, 0}, {1, 0}}));
+}
+
+TEST(CostTest, WeighsLikelihoodReloadAndBytes) {
+  const UseHistory often = Uses({80 * kSecond, 90 * kSecond});
+  const UseHistory seldom = Uses({0, 91 * kSecond});
+  const EvictionRequest request{.now_us = 100 * kSecond};
+  // Less likely to come back, though used later.
+  EXPECT_EQ(Order("cost", request, {Other(1, 0, often), Other(2, 0, seldom)}),
+            (Places{{2, 0}, {1, 0}}));
+  // The same likelihood: what is quick to bring back for its bytes goes first ...
+  EvictionCandidate on_host = Other(4, 0, often);
+  on_host.reload_us = 2;
+  EXPECT_EQ(Order("cost", request, {Other(3, 0, often), on_host}), (Places{{4, 0}, {3, 0}}));
+  // ... and what the head's computing would hide.
+  EvictionCandidate hidden = Other(1, 5, often);
+  hidden.hidden = true;
+  EXPECT_EQ(Order("cost", request, {Other(1, 0, often), Other(1, 9, often), hidden}),
+            (Places{{1, 5}, {1, 9}, {1, 0}}));
 }
 
 TEST(PolicyTest, UnknownNameIsRefusedWithTheKnownOnes) {
   auto policy = CreateEvictionPolicy("mru");
   EXPECT_EQ(policy.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(std::string(policy.status().message()).find("lru"), std::string::npos);
+  EXPECT_NE(std::string(policy.status().message()).find("lru-k"), std::string::npos);
 }
 
 }  // namespace
