@@ -166,7 +166,10 @@ void ApiHandler::Ready(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void ApiHandler::MetricsText(const std::shared_ptr<Exchange>& exchange) {
-  if (deps_.on_scrape) deps_.on_scrape();
+  if (deps_.on_scrape) {
+    absl::MutexLock lock(&scrape_mutex_);
+    deps_.on_scrape();
+  }
   exchange->Respond(
       {.content_type = std::string(Metrics::kContentType), .body = deps_.metrics->Render()});
 }
@@ -337,8 +340,7 @@ void ApiHandler::Generate(const std::shared_ptr<Exchange>& exchange, Api api,
   }
   ResponseWriter writer(api, NewId(api), deps_.clock->WallUs() / 1'000'000, plan.model->name(),
                         plan.params.sampling.top_logprobs.has_value(), plan.params.include_usage);
-  Generation::Start(std::move(plan), std::move(writer), deps_.scheduler,
-                    [this](std::function<void()> task) { pool_.Post(std::move(task)); }, exchange);
+  Generation::Start(std::move(plan), std::move(writer), deps_.scheduler, exchange);
 }
 
 void ApiHandler::AnswerTokenize(const std::shared_ptr<Exchange>& exchange,

@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/synchronization/mutex.h"
 #include "scheduler/scheduler.h"
 #include "server/api_error.h"
 #include "server/exchange.h"
@@ -44,7 +45,8 @@ struct ApiDeps {
   const Clock* clock = nullptr;
   Metrics* metrics = nullptr;
   Logger* runtime_log = nullptr;
-  // Called before metrics are read, to bring gauges up to date; may be empty. Must be quick.
+  // Called before metrics are read, by one thread at a time, to bring gauges up to date; may be
+  // empty. Must be quick.
   std::function<void()> on_scrape;
 };
 
@@ -101,6 +103,7 @@ class ApiHandler final : public HttpHandler {
   const ApiDeps deps_;
   std::atomic<bool> draining_{false};
   std::atomic<uint64_t> next_id_{0};
+  absl::Mutex scrape_mutex_;
   WorkerPool pool_;  // last: its threads use the rest
 };
 

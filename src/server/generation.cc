@@ -85,13 +85,10 @@ class Generation::Sink final : public TokenSink {
 };
 
 Generation::Generation(GenerationPlan plan, ResponseWriter writer,
-                       scheduler::Scheduler* scheduler,
-                       std::function<void(std::function<void()>)> later,
-                       std::shared_ptr<Exchange> exchange)
+                       scheduler::Scheduler* scheduler, std::shared_ptr<Exchange> exchange)
     : plan_(std::move(plan)),
       writer_(std::move(writer)),
       scheduler_(scheduler),
-      later_(std::move(later)),
       exchange_(std::move(exchange)),
       choices_(plan_.prompts.size() * static_cast<size_t>(plan_.params.n)),
       answers_(choices_),
@@ -103,11 +100,9 @@ Generation::Generation(GenerationPlan plan, ResponseWriter writer,
 }
 
 void Generation::Start(GenerationPlan plan, ResponseWriter writer,
-                       scheduler::Scheduler* scheduler,
-                       std::function<void(std::function<void()>)> later,
-                       std::shared_ptr<Exchange> exchange) {
+                       scheduler::Scheduler* scheduler, std::shared_ptr<Exchange> exchange) {
   auto generation = std::make_shared<Generation>(std::move(plan), std::move(writer), scheduler,
-                                                 std::move(later), std::move(exchange));
+                                                 std::move(exchange));
   generation->Submit();
 }
 
@@ -213,9 +208,14 @@ bool Generation::FlushLocked() {
 
 void Generation::OnFinish(size_t choice, const FinishInfo& info, std::string text,
                           std::vector<TokenReport> tokens) {
+  if (TakeFinish(choice, info, std::move(text), std::move(tokens))) CancelAll();
+}
+
+bool Generation::TakeFinish(size_t choice, const FinishInfo& info, std::string text,
+                            std::vector<TokenReport> tokens) {
   absl::MutexLock lock(&mutex_);
   --left_;
-  if (closed_) return;
+  if (closed_) return false;
   AccessRecord& record = exchange_->access();
   record.queue_us = std::max(record.queue_us, info.timings.queue_us);
   record.swap_us = std::max(record.swap_us, info.timings.swap_us);
@@ -234,8 +234,7 @@ void Generation::OnFinish(size_t choice, const FinishInfo& info, std::string tex
                    : absl::InternalError("The request failed.");
     }
     FailLocked(FromStatus(status));
-    if (left_ > 0) later_([self = shared_from_this()] { self->CancelAll(); });
-    return;
+    return left_ > 0;
   }
   AddTextLocked(choice, std::move(text), std::move(tokens));
   answers_[choice].reason = info.reason;
@@ -247,6 +246,7 @@ void Generation::OnFinish(size_t choice, const FinishInfo& info, std::string tex
   } else if (!FlushLocked()) {
     closed_ = true;
   }
+  return false;
 }
 
 void Generation::CompleteLocked() {

@@ -5,7 +5,6 @@
 #define TERRACE_SERVER_GENERATION_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,13 +33,12 @@ struct GenerationPlan {
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
   // Submits the requests and answers through `exchange`, later. `scheduler` must outlive the last
-  // sink; `later` runs a function soon on another thread (sinks must not call the scheduler).
+  // sink and be callable from sinks.
   static void Start(GenerationPlan plan, ResponseWriter writer, scheduler::Scheduler* scheduler,
-                    std::function<void(std::function<void()>)> later,
                     std::shared_ptr<Exchange> exchange);
 
   Generation(GenerationPlan plan, ResponseWriter writer, scheduler::Scheduler* scheduler,
-             std::function<void(std::function<void()>)> later, std::shared_ptr<Exchange> exchange);
+             std::shared_ptr<Exchange> exchange);
 
  private:
   class Sink;
@@ -51,6 +49,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
   bool OnText(size_t choice, std::string text, std::vector<TokenReport> tokens);
   void OnFinish(size_t choice, const FinishInfo& info, std::string text,
                 std::vector<TokenReport> tokens);
+  // True if the others are to be cancelled.
+  bool TakeFinish(size_t choice, const FinishInfo& info, std::string text,
+                  std::vector<TokenReport> tokens);
   void CancelAll();
 
   void AddTextLocked(size_t choice, std::string text, std::vector<TokenReport> tokens)
@@ -63,7 +64,6 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const GenerationPlan plan_;
   const ResponseWriter writer_;
   scheduler::Scheduler* const scheduler_;
-  const std::function<void(std::function<void()>)> later_;
   const std::shared_ptr<Exchange> exchange_;
   const size_t choices_;
 

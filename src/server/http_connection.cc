@@ -189,7 +189,13 @@ asio::awaitable<bool> HttpConnection::WaitForRequest() {
   const int64_t timeout_us = started_us_ == 0 ? shared_->options.header_timeout_us
                                               : shared_->options.idle_timeout_us;
   const TimePoint deadline = steady_clock::now() + microseconds(timeout_us);
-  if (buffer_.size() == 0) Watch();
+  // What the client has sent ahead is parsed first, and by one reader at a time.
+  if (buffer_.size() == 0) {
+    Watch();
+  } else if (watching_) {
+    beast::error_code ec;
+    stream_.socket().cancel(ec);
+  }
   while (watching_) {
     co_await Sleep(deadline);
     if (aborted_ || (watching_ && steady_clock::now() >= deadline)) co_return false;
@@ -346,7 +352,9 @@ void HttpConnection::Watch() {
       buffer_.prepare(kWatchBytes), [self = shared_from_this()](const beast::error_code& ec, size_t n) {
         self->watching_ = false;
         self->buffer_.commit(n);
-        if (ec) {
+        if (ec == asio::error::operation_aborted) {
+          // By WaitForRequest or Abort; what had come is in the buffer.
+        } else if (ec) {
           self->peer_closed_ = true;
           if (self->exchange_) self->exchange_->MarkGone();
         } else if (self->exchange_) {

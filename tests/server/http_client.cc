@@ -124,7 +124,7 @@ HttpReply HttpClient::Read(int timeout_ms, bool head_only) {
     reply.complete = true;
     return reply;
   }
-  if (reply.headers["transfer-encoding"] == "chunked") {
+  if (reply.headers.count("transfer-encoding") != 0) {
     for (;;) {
       size_t line_end;
       while ((line_end = read_.find("\r\n")) == std::string::npos) {
