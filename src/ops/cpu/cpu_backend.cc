@@ -51,12 +51,14 @@ class Scratch {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(std::string name, const Kernels& kernels, ThreadTeam* team)
+  CpuBackend(std::string name, const Kernels& kernels, ThreadTeam* team, const CpuOptions& options)
       : name_(std::move(name)),
         kernels_(kernels),
         team_(team),
+        options_(options),
         worker_floats_(static_cast<size_t>(team->size())),
-        worker_packed_(static_cast<size_t>(team->size())) {}
+        worker_packed_(static_cast<size_t>(team->size())),
+        worker_words_(static_cast<size_t>(team->size())) {}
 
   std::string_view name() const override { return name_; }
 
@@ -232,6 +234,12 @@ class CpuBackend final : public Backend {
 
   // Quantises all rows of x into tiles; see cpu::MatMulArgs.
   const XBlock* Quantise(const Matrix& x);
+  // The same as words, into xw_ and xw_scale_.
+  void QuantiseWords(const Matrix& x);
+  bool UsesWords(const Matrix& x, DType dtype) const {
+    return kernels_.word_matmul[static_cast<size_t>(dtype)] != nullptr && !options_.deterministic &&
+           x.rows >= kernels_.word_min_rows && x.cols % kBlock == 0;
+  }
   // Cosines and sines of each row into angles_; kept while positions and parameters stay the same,
   // which they do over the layers of a step.
   void PrepareAngles(std::span<const int32_t> positions, const RopeParams& params);
@@ -239,10 +247,14 @@ class CpuBackend final : public Backend {
   const std::string name_;
   const Kernels& kernels_;
   ThreadTeam* const team_;
+  const CpuOptions options_;
 
   Scratch<XBlock> xq_;
+  Scratch<int16_t> xw_;
+  Scratch<float> xw_scale_;
   std::vector<Scratch<float>> worker_floats_;
   std::vector<Scratch<std::byte>> worker_packed_;
+  std::vector<Scratch<std::byte>> worker_words_;
 
   std::vector<int32_t> angle_positions_;
   RopeParams angle_params_;
@@ -272,9 +284,34 @@ const XBlock* CpuBackend::Quantise(const Matrix& x) {
   return out;
 }
 
+void CpuBackend::QuantiseWords(const Matrix& x) {
+  const int32_t blocks = x.cols / kBlock;
+  const int32_t tile = kernels_.tile_rows;
+  const int32_t tiles = (x.rows + tile - 1) / tile;
+  const int32_t last_padded = cpu::PaddedWordRows(x.rows - (tiles - 1) * tile);
+  const size_t rows = static_cast<size_t>(tiles - 1) * tile + static_cast<size_t>(last_padded);
+  int16_t* words = xw_.Get(rows * static_cast<size_t>(x.cols));
+  float* scales = xw_scale_.Get(rows * static_cast<size_t>(blocks));
+  ForRows(static_cast<int64_t>(rows), x.cols, [&](int64_t r) {
+    const int64_t t = r / tile;
+    const int64_t in_tile = r % tile;
+    const int64_t height = t == tiles - 1 ? last_padded : tile;
+    const int64_t first = t * tile * blocks + in_tile;  // in blocks
+    if (r < x.rows) {
+      kernels_.quantize_words(x.row(r), x.cols, words + first * kBlock, scales + first, height);
+      return;
+    }
+    for (int32_t b = 0; b < blocks; ++b) {
+      std::memset(words + (first + b * height) * kBlock, 0, kBlock * sizeof(int16_t));
+      scales[first + b * height] = 0.0f;
+    }
+  });
+}
+
 absl::Status CpuBackend::MatMul(Matrix x, std::span<const MatMulTarget> targets) {
   RETURN_IF_ERROR(CheckMatMul(x, targets));
   bool quantised = false;
+  bool words = false;
   int64_t groups = 0;
   int64_t work = 0;
   int64_t bytes = 0;
@@ -285,6 +322,7 @@ absl::Status CpuBackend::MatMul(Matrix x, std::span<const MatMulTarget> targets)
           fmt::format("MatMul: {} is not a matrix type", Info(dtype).name));
     }
     quantised = quantised || Info(dtype).quantised;
+    words = words || UsesWords(x, dtype);
     groups += (target.weight.rows + kLanes - 1) / kLanes;
     work += int64_t{target.weight.rows} * target.weight.cols;
     bytes += static_cast<int64_t>(target.weight.rows) *
@@ -292,6 +330,7 @@ absl::Status CpuBackend::MatMul(Matrix x, std::span<const MatMulTarget> targets)
   }
   if (x.rows == 0 || groups == 0) return absl::OkStatus();
   const XBlock* xq = quantised ? Quantise(x) : nullptr;
+  if (words) QuantiseWords(x);
 
   // One index space over the row groups of all targets. Chunks are small enough to even out workers
   // of unequal speed, and large enough to stream.
@@ -316,7 +355,14 @@ absl::Status CpuBackend::MatMul(Matrix x, std::span<const MatMulTarget> targets)
       args.bias = target.bias.data != nullptr ? target.bias.data + row : nullptr;
       args.out = target.out.data + row;
       args.out_stride = target.out.stride;
-      const cpu::MatMulFn matmul = kernels_.matmul[static_cast<size_t>(w.dtype)];
+      cpu::MatMulFn matmul = kernels_.matmul[static_cast<size_t>(w.dtype)];
+      if (UsesWords(x, w.dtype)) {
+        matmul = kernels_.word_matmul[static_cast<size_t>(w.dtype)];
+        args.xw = xw_.Get(0);
+        args.xw_scale = xw_scale_.Get(0);
+        args.scratch = worker_words_[static_cast<size_t>(worker)].Get(
+            static_cast<size_t>(cpu::WordScratchBytes(x.cols)));
+      }
       const uint64_t group_bytes = cpu::PackedGroupBytes(w.dtype, w.cols);
       if (w.layout == Layout::kRows16) {
         args.weight = w.data + static_cast<uint64_t>(low) * group_bytes;
@@ -452,7 +498,8 @@ std::string BestCpuVariant() {
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::string_view variant,
-                                                          ThreadTeam* team) {
+                                                          ThreadTeam* team,
+                                                          const CpuOptions& options) {
   const std::string wanted = variant == "auto" ? BestCpuVariant() : std::string(variant);
   std::string known;
   const cpu::VariantList variants = cpu::AllVariants();
@@ -467,7 +514,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::string_view varia
           "CPU variant {} needs {}; this machine has: {}", v.name, v.needs, known));
     }
     std::unique_ptr<Backend> backend =
-        std::make_unique<CpuBackend>(std::string(v.name), *v.kernels, team);
+        std::make_unique<CpuBackend>(std::string(v.name), *v.kernels, team, options);
     return backend;
   }
   return absl::NotFoundError(fmt::format("no CPU variant '{}'; there are: {}", wanted, known));

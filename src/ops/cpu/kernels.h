@@ -44,11 +44,22 @@ struct MatMulArgs {
   const float* x;             // float formats
   int64_t x_stride;
   int32_t n;                  // activation rows
+  const int16_t* xw;          // word kernels: 32 words a block, tiles as of xq
+  const float* xw_scale;      // one a block
+  std::byte* scratch;         // word kernels: WordScratchBytes(cols), this thread's own
   const float* bias;          // of the first output feature, or null
   float* out;                 // of the first output feature; row r at out + r * out_stride
   int64_t out_stride;
 };
 using MatMulFn = void (*)(const MatMulArgs&);
+
+
+// Word kernels take tiles of tile_rows rows, the last padded to a multiple of four.
+inline constexpr int PaddedWordRows(int rows) { return (rows + 3) / 4 * 4; }
+// One row group as words: 16 rows of each column, and 16 scales a block of 32 columns.
+inline constexpr int64_t WordScratchBytes(int32_t cols) {
+  return int64_t{cols} * kLanes * 2 + cols / kBlock * 64 + 64;
+}
 
 struct AttentionArgs {
   const float* q;             // row 0 of the sequence, first query head of the KV head's group
@@ -81,6 +92,12 @@ struct Kernels {
   int tile_rows;  // activation rows that one pass over a row group serves
   // y = W x for each packed dtype; null where the dtype is not a matrix type.
   MatMulFn matmul[kDTypeCount];
+  // The float formats for many rows, as 16-bit dot products: weights and activations are rounded to
+  // 14 bits (sign and 13) of the largest magnitude in 32 columns. Null where there is no gain. From
+  // `word_min_rows` rows on they are faster than `matmul`.
+  MatMulFn word_matmul[kDTypeCount];
+  int word_min_rows;
+  void (*quantize_words)(const float* x, int32_t cols, int16_t* q, float* scale, int64_t stride);
   // Quantises one row into blocks that lie `stride` records apart.
   void (*quantize_row)(const float* x, int32_t cols, XBlock* out, int64_t stride);
   void (*rms_norm)(const float* x, const float* weight, int32_t n, float eps, float* out);

@@ -283,10 +283,7 @@ struct Format {
 };
 
 // How far ahead of use weights are asked for: latency of memory times its bandwidth for one core.
-#ifndef PFD
-#define PFD 4096
-#endif
-inline constexpr int kPrefetchBytes = PFD;
+inline constexpr int kPrefetchBytes = 4096;
 
 // acc[t] += 16 rows times 32 columns of activation row t, for the rows of one tile.
 template <class Fm, int kTile>
@@ -546,6 +543,123 @@ void FloatMatMul(const MatMulArgs& a) {
     }
   }
 }
+
+// ---- Matrix multiplication, float formats as 16-bit integers ---------------------------------------
+
+// 32 products of two such integers fill an int32 to its last bit, and no further: 32 * 8191^2 < 2^31.
+inline constexpr float kWordMax = 8191.0f;
+
+// Weights below this count as zero beside the rounding of any ordinary block.
+inline constexpr float kWordTiny = 1e-30f;
+
+#ifdef TERRACE_HAS_WORDS
+
+void QuantizeWordsRow(const float* x, int32_t cols, int16_t* q, float* scale, int64_t stride) {
+  const I magnitude = SetI(0x7fffffff);
+  for (int32_t c = 0; c < cols; c += kBlock, q += stride * kBlock, scale += stride) {
+    const F x0 = Load(x + c);
+    const F x1 = Load(x + c + kLanes);
+    // As integers, magnitudes are in order with NaN above all: it ends up in the scale.
+    const int32_t bits = ReduceMaxI(MaxI(AndI(AsI(x0), magnitude), AndI(AsI(x1), magnitude)));
+    float largest;
+    __builtin_memcpy(&largest, &bits, sizeof(largest));
+    if (largest < kWordTiny) largest = kWordTiny;
+    *scale = largest * (1.0f / kWordMax);
+    const F inverse = Set1(kWordMax / largest);
+    StoreI16(q, RoundToI(Mul(x0, inverse)));
+    StoreI16(q + kLanes, RoundToI(Mul(x1, inverse)));
+  }
+}
+
+// One row group as words: per block of 32 columns 16 x 64 bytes of column pairs, then 16 scales.
+template <class W>
+void MakeWords(const uint8_t* weight, int32_t cols, uint8_t* out) {
+  const I magnitude = SetI(0x7fffffff);
+  for (int32_t c = 0; c < cols; c += kBlock) {
+    I bits = ZeroI();
+#pragma GCC unroll 16
+    for (int j = 0; j < kBlock / 2; ++j) {
+      F w[2];
+      W::LoadPair(weight + j * W::kPairBytes, w);
+      bits = MaxI(bits, MaxI(AndI(AsI(w[0]), magnitude), AndI(AsI(w[1]), magnitude)));
+    }
+    const F largest = Max(Set1(kWordTiny), AsF(bits));
+    const F inverse = Div(Set1(kWordMax), largest);
+#pragma GCC unroll 16
+    for (int j = 0; j < kBlock / 2; ++j) {
+      F w[2];
+      W::LoadPair(weight + j * W::kPairBytes, w);
+      const I low = AndI(RoundToI(Mul(w[0], inverse)), SetI(0xffff));
+      StoreI(out + j * 64, OrI(low, ShlI<16>(RoundToI(Mul(w[1], inverse)))));
+    }
+    Store(reinterpret_cast<float*>(out + 1024), Mul(largest, Set1(1.0f / kWordMax)));
+    weight += kBlock / 2 * W::kPairBytes;
+    out += 1088;
+  }
+}
+
+template <int kTile>
+void WordTile(const uint8_t* words, int32_t cols, const int16_t* x, const float* scale, F* out) {
+  F acc[kTile];
+#pragma GCC unroll 16
+  for (int t = 0; t < kTile; ++t) acc[t] = Set1(0.0f);
+  for (int32_t c = 0; c < cols; c += kBlock) {
+    I sum[kTile];
+#pragma GCC unroll 16
+    for (int t = 0; t < kTile; ++t) sum[t] = ZeroI();
+#pragma GCC unroll 16
+    for (int j = 0; j < kBlock / 2; ++j) {
+      const I w = LoadI(words + j * 64);
+#pragma GCC unroll 16
+      for (int t = 0; t < kTile; ++t) sum[t] = DotWords(sum[t], w, x + t * kBlock + 2 * j);
+    }
+    const F s = Load(reinterpret_cast<const float*>(words + 1024));
+#pragma GCC unroll 16
+    for (int t = 0; t < kTile; ++t) {
+      acc[t] = Fma(Mul(ToF(sum[t]), s), Set1(scale[t]), acc[t]);
+    }
+    words += 1088;
+    x += kTile * kBlock;
+    scale += kTile;
+  }
+#pragma GCC unroll 16
+  for (int t = 0; t < kTile; ++t) out[t] = acc[t];
+}
+
+template <class W>
+void WordMatMul(const MatMulArgs& a) {
+  const int64_t group_bytes = int64_t{a.cols} * (W::kPairBytes / 2);
+  const int64_t blocks = a.cols / kBlock;
+  uint8_t* words = reinterpret_cast<uint8_t*>(a.scratch);
+  for (int32_t g = 0; g < a.groups; ++g) {
+    MakeWords<W>(reinterpret_cast<const uint8_t*>(a.weight) + g * group_bytes, a.cols, words);
+    for (int32_t n = 0; n < a.n; n += kTileRows) {
+      const int count = a.n - n < kTileRows ? a.n - n : kTileRows;
+      const int16_t* x = a.xw + n * blocks * kBlock;
+      const float* scale = a.xw_scale + n * blocks;
+      F acc[kTileRows];
+      switch (PaddedWordRows(count)) {
+        case 4: WordTile<4>(words, a.cols, x, scale, acc); break;
+        case 8: WordTile<8>(words, a.cols, x, scale, acc); break;
+        default: WordTile<12>(words, a.cols, x, scale, acc); break;
+      }
+      WriteTile(a, acc, g, n, count);
+    }
+  }
+}
+
+constexpr MatMulFn WordMatMulOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF32: return WordMatMul<WeightF32>;
+    case DType::kF16: return WordMatMul<WeightF16>;
+    case DType::kBF16: return WordMatMul<WeightBF16>;
+    case DType::kF8E4M3: return WordMatMul<WeightF8<3>>;
+    case DType::kF8E5M2: return WordMatMul<WeightF8<2>>;
+    default: return nullptr;
+  }
+}
+
+#endif  // TERRACE_HAS_WORDS
 
 // ---- KV store and attention -----------------------------------------------------------------------
 
@@ -939,6 +1053,11 @@ constexpr Kernels MakeKernels() {
   Kernels k = {};
   k.tile_rows = kTileRows;
   for (int i = 0; i < kDTypeCount; ++i) k.matmul[i] = MatMulOf(static_cast<DType>(i));
+#ifdef TERRACE_HAS_WORDS
+  for (int i = 0; i < kDTypeCount; ++i) k.word_matmul[i] = WordMatMulOf(static_cast<DType>(i));
+  k.quantize_words = QuantizeWordsRow;
+  k.word_min_rows = 40;
+#endif
   k.quantize_row = QuantizeRow;
   k.rms_norm = RmsNormRow;
   k.glu = GluRow;

@@ -105,6 +105,19 @@ inline I Dot4(I acc, B w, const int8_t* x) {
   return _mm512_dpbusd_epi32(acc, w, _mm512_set1_epi32(four));
 }
 
+// acc[i] + w[i].low * x.low + w[i].high * x.high over signed 16-bit halves, x the same for all lanes.
+#define TERRACE_HAS_WORDS 1
+inline I DotWords(I acc, I w, const int16_t* x) {
+  int32_t pair;
+  __builtin_memcpy(&pair, x, 4);
+  return _mm512_dpwssd_epi32(acc, w, _mm512_set1_epi32(pair));
+}
+inline I OrI(I a, I b) { return _mm512_or_si512(a, b); }
+inline void StoreI(void* p, I a) { _mm512_storeu_si512(p, a); }
+inline void StoreI16(int16_t* p, I a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a));
+}
+
 // The rate of 16-bit dot products (see Kernels::word_rounds).
 inline int32_t WordRounds(int64_t rounds) {
   I w = _mm512_set1_epi16(3);
