@@ -1,6 +1,7 @@
 // Attention and the KV store of every variant against the reference.
 #include <algorithm>
 
+#include "ops/tolerance.h"
 #include "test_util.h"
 
 namespace terrace::ops {
@@ -95,18 +96,10 @@ class AttentionTest : public testing::TestWithParam<std::string> {
     const auto ref = CreateRefBackend(&team);
     const auto got = RunChunks(*cpu, shape, q, k, v, sinks, chunks);
     const auto want = RunChunks(*ref, shape, q, k, v, sinks, {tokens});
-    // Both read the same stored keys and values (the store rounds alike). A score is a float32 sum
-    // of key_dim products of up to 9 |scale|: it errs by at most (key_dim + 3) eps * 9 key_dim *
-    // scale (twice that through a softcap, whose slope is at most 1, and its own few ulp of cap).
-    // A weight e^(s - max) carries that as a relative error, e^x adds 2 ulp; the output is a
-    // convex combination of values of up to 3, so it errs by twice that of the weights times 3, and
-    // the float32 sums add (tokens + 4) eps * 3.
+    // Both read the same stored keys and values: the store rounds alike.
     const float scale = 1.0f / std::sqrt(static_cast<float>(shape.key_dim));
-    const float score_error =
-        static_cast<float>(shape.key_dim + 3) * kEps * 9 * static_cast<float>(shape.key_dim) *
-            scale + shape.softcap * 8 * kEps;
-    const float tolerance = 2 * 3 * (score_error + 4 * kEps) +
-                            static_cast<float>(tokens + 4) * kEps * 3;
+    const float tolerance =
+        AttentionTolerance(shape.key_dim, tokens, scale, shape.softcap, 3, 3, 3);
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < got.size(); ++i) {
       ASSERT_NEAR(got[i], want[i], tolerance)

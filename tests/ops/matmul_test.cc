@@ -3,57 +3,11 @@
 
 #include "gmock/gmock.h"
 #include "ops/cpu/packing.h"
+#include "ops/tolerance.h"
 #include "test_util.h"
 
 namespace terrace::ops {
 namespace {
-
-// How far W x may be from the exact product.
-//
-// Float formats: n products and sums in float32 err by at most n eps sum|w x|.
-//
-// Block formats also round activations to multiples of d = max|x| / 127 of their block of 32. The
-// error of an element is at most d / 2 and, for data that does not know the grid, uniform: its
-// variance is d^2 / 12. The sum's deviation is s = sqrt(sum_b d_b^2 / 12 |w_b|^2); six s are exceeded
-// once in 5e8 normal draws (a sum of few uniforms even less), and never more than the hard bound
-// sum_b d_b / 2 |w_b|_1. Sums inside a block are exact integers; between blocks they round, and
-// codes are offset before, so magnitudes up to twice the block's largest weight take part.
-float Tolerance(DType dtype, const float* w, const float* x, int cols, bool many) {
-  double products = 0;
-  double variance = 0;
-  double word_variance = 0;
-  double hard = 0;
-  double magnitude = 0;
-  for (int b = 0; b < cols; b += 32) {
-    const int n = std::min(32, cols - b);
-    double x_max = 0, w_max = 0, w1 = 0, w2 = 0, x1 = 0, x2 = 0;
-    for (int i = b; i < b + n; ++i) {
-      x_max = std::max(x_max, std::fabs(double{x[i]}));
-      w_max = std::max(w_max, std::fabs(double{w[i]}));
-      w1 += std::fabs(w[i]);
-      w2 += double{w[i]} * w[i];
-      x1 += std::fabs(x[i]);
-      x2 += double{x[i]} * x[i];
-      products += std::fabs(double{w[i]} * x[i]);
-    }
-    const double d = x_max / 127;
-    variance += d * d / 12 * w2;
-    word_variance += w_max / 8191 * w_max / 8191 / 12 * x2;
-    hard += d / 2 * w1;
-    magnitude += 2 * w_max * x1;
-  }
-  if (!Info(dtype).quantised) {
-    // As words (40 rows and more), both factors are rounded to steps of their block's largest / 8191:
-    // the activations' part is the bound below at d 127 / 8191, the weights' the same with the two
-    // exchanged.
-    const double words = many ? 6 * std::sqrt(variance * 127 * 127 / 8191 / 8191 + word_variance) +
-                                    (cols / 32.0 + 8) * kEps * magnitude
-                              : 0.0;
-    return static_cast<float>((cols + 4) * kEps * products + words + 1e-30);
-  }
-  return static_cast<float>(std::min(hard, 6 * std::sqrt(variance)) +
-                            (cols / 32.0 + 8) * kEps * magnitude + 1e-30);
-}
 
 struct Case {
   DType dtype;
@@ -94,7 +48,7 @@ class MatMulTest : public testing::TestWithParam<Case> {
         const float* row = x.data() + i * stride;
         double want = bias ? b[static_cast<size_t>(r)] : 0.0;
         for (int c = 0; c < cols; ++c) want += double{w[static_cast<size_t>(c)]} * row[c];
-        const float tolerance = Tolerance(dtype, w.data(), row, cols, n >= 40) +
+        const float tolerance = MatMulTolerance(dtype, w.data(), row, cols, n >= 40) +
                                 (bias ? kEps * std::fabs(static_cast<float>(want)) * 2 : 0.0f);
         ASSERT_NEAR(out[static_cast<size_t>(i * out_stride + r)], want, tolerance)
             << "feature " << r << " row " << i;

@@ -1,0 +1,55 @@
+#include "ops/tolerance.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace terrace::ops {
+
+float MatMulTolerance(DType dtype, const float* w, const float* x, int32_t cols, bool many) {
+  constexpr double kEps = kFloatEps;
+  double products = 0;
+  double variance = 0;       // of activations at steps of largest / 127
+  double word_variance = 0;  // of weights at steps of largest / 8191
+  double hard = 0;
+  double magnitude = 0;
+  for (int32_t b = 0; b < cols; b += 32) {
+    double x_max = 0, w_max = 0, w1 = 0, w2 = 0, x1 = 0, x2 = 0;
+    for (int32_t i = b; i < std::min(b + 32, cols); ++i) {
+      const double wi = w[i];
+      const double xi = x[i];
+      x_max = std::max(x_max, std::fabs(xi));
+      w_max = std::max(w_max, std::fabs(wi));
+      w1 += std::fabs(wi);
+      w2 += wi * wi;
+      x1 += std::fabs(xi);
+      x2 += xi * xi;
+      products += std::fabs(wi * xi);
+    }
+    const double d = x_max / 127;
+    variance += d * d / 12 * w2;
+    word_variance += w_max / 8191 * (w_max / 8191) / 12 * x2;
+    hard += d / 2 * w1;
+    magnitude += 2 * w_max * x1;
+  }
+  const double between_blocks = (cols / 32.0 + 8) * kEps * magnitude;
+  double tolerance = 1e-30;
+  if (Info(dtype).quantised) {
+    tolerance += std::min(hard, 6 * std::sqrt(variance)) + between_blocks;
+  } else {
+    tolerance += (cols + 4) * kEps * products;
+    const double finer = 127.0 / 8191;
+    if (many) tolerance += 6 * std::sqrt(variance * finer * finer + word_variance) + between_blocks;
+  }
+  return static_cast<float>(tolerance);
+}
+
+float AttentionTolerance(int32_t key_dim, int32_t keys, float scale, float softcap,
+                         float largest_query, float largest_key, float largest_value) {
+  const float dim = static_cast<float>(key_dim);
+  const float score = (dim + 3) * kFloatEps * dim * largest_query * largest_key * scale +
+                      softcap * 8 * kFloatEps;
+  return 2 * largest_value * (score + 4 * kFloatEps) +
+         static_cast<float>(keys + 4) * kFloatEps * largest_value;
+}
+
+}  // namespace terrace::ops
