@@ -22,7 +22,10 @@ class PinnedWeights final : public model::WeightProvider {
  public:
   PinnedWeights(const EngineModel& model, tier::TierManager* manager, const Clock* clock,
                 const tier::CancelFlag* cancel)
-      : model_(model), manager_(manager), clock_(clock), cancel_(cancel),
+      : model_(model),
+        manager_(manager),
+        clock_(clock),
+        cancel_(cancel),
         slots_(model.weights().segments().size()) {}
 
   absl::Status Enter(Stage stage, int32_t layer) override {
@@ -65,8 +68,8 @@ class PinnedWeights final : public model::WeightProvider {
     Slot& slot = slots_[segment];
     if (slot.count == 0) {
       const int64_t start_us = clock_->NowUs();
-      absl::StatusOr<tier::Pin> pin = manager_->Acquire(model_.weights().tier_id(), segment,
-                                                        tier::Priority::kDemand, cancel_);
+      absl::StatusOr<tier::Pin> pin =
+          manager_->Acquire(model_.weights().tier_id(), segment, tier::Priority::kDemand, cancel_);
       wait_us_ += clock_->NowUs() - start_us;
       if (!pin.ok()) {
         return WithContext(pin.status(),
@@ -129,8 +132,8 @@ absl::Status Engine::GrowWorkspace(uint64_t bytes) {
   if (workspace_.bytes() >= bytes) return absl::OkStatus();
   workspace_.Release();
   workspace_bytes_ = 0;
-  ASSIGN_OR_RETURN(workspace_, manager_->Allocate({"engine", "", tier::Kind::kWorkspace},
-                                                  AlignUp(bytes, kMiB)));
+  ASSIGN_OR_RETURN(
+      workspace_, manager_->Allocate({"engine", "", tier::Kind::kWorkspace}, AlignUp(bytes, kMiB)));
   workspace_bytes_ = workspace_.bytes();
   return absl::OkStatus();
 }
@@ -139,8 +142,7 @@ absl::Status Engine::Forward(EngineModel& model, const Rows& rows, const tier::C
                              ops::Matrix* logits, int64_t* wait_us) {
   const auto row_count = static_cast<int32_t>(rows.tokens.size());
   const auto logit_count = static_cast<int32_t>(rows.logit_rows.size());
-  RETURN_IF_ERROR(
-      GrowWorkspace(model.architecture().WorkspaceBytes(row_count, logit_count)));
+  RETURN_IF_ERROR(GrowWorkspace(model.architecture().WorkspaceBytes(row_count, logit_count)));
   // Everything that is missing starts to move now, in the order in which it will be needed.
   manager_->Prefetch(model.weights().tier_id(), 0,
                      static_cast<uint32_t>(model.weights().segments().size()),
@@ -171,7 +173,9 @@ absl::StatusOr<StepResult> Engine::Step(EngineModel& model, std::span<const Step
     status = entry.kv->Reserve(new_length);
     if (!status.ok()) break;
     rows.Append(*entry.kv, entry.tokens);
-    if (entry.want_logits) rows.logit_rows.push_back(static_cast<int32_t>(rows.tokens.size()) - 1);
+    if (!entry.want_logits) continue;
+    const auto end = static_cast<int32_t>(rows.tokens.size());
+    for (int32_t back = entry.guessed; back >= 0; --back) rows.logit_rows.push_back(end - 1 - back);
   }
   ops::Matrix logits;
   if (status.ok()) status = Forward(model, rows, cancel, &logits, &result.weight_wait_us);
@@ -182,15 +186,23 @@ absl::StatusOr<StepResult> Engine::Step(EngineModel& model, std::span<const Step
   int64_t logit_row = 0;
   for (const StepEntry& entry : entries) {
     EntryResult out;
-    if (entry.want_logits) {
-      out.logits = {logits.row(logit_row++), static_cast<size_t>(logits.cols)};
-      if (!AllFinite(out.logits)) {
+    for (int32_t i = 0; entry.want_logits && i <= entry.guessed; ++i) {
+      const std::span<float> row(logits.row(logit_row++), static_cast<size_t>(logits.cols));
+      if (!AllFinite(row)) {
         out.status = absl::InternalError(
             fmt::format("model '{}' computed logits that are not finite", model.name()));
       }
+      if (i == 0) {
+        out.logits = row;
+      } else {
+        out.after_guess.push_back(row);
+      }
     }
     // KV of a pass that went wrong is not shared with anyone.
-    if (out.status.ok()) entry.kv->Commit(entry.tokens);
+    if (out.status.ok()) {
+      entry.kv->Commit(
+          entry.tokens.first(entry.tokens.size() - static_cast<size_t>(entry.guessed)));
+    }
     result.entries.push_back(std::move(out));
   }
   return result;
@@ -213,8 +225,7 @@ absl::StatusOr<std::vector<float>> Engine::AllLogits(EngineModel& model,
   std::vector<float> out;
   out.reserve(tokens.size() * static_cast<size_t>(model.vocab_size()));
   while (!tokens.empty()) {
-    std::span<const int32_t> chunk =
-        tokens.first(std::min<size_t>(tokens.size(), kDiagnosisRows));
+    std::span<const int32_t> chunk = tokens.first(std::min<size_t>(tokens.size(), kDiagnosisRows));
     tokens = tokens.subspan(chunk.size());
     RETURN_IF_ERROR(kv.Reserve(kv.length() + static_cast<int32_t>(chunk.size())));
     Rows rows;

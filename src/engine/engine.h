@@ -1,5 +1,6 @@
-// Runs batches of one model on one device: pins weights segment by segment, grows KV, computes logits
-// and samples. Decides nothing about order; the scheduler does. Used by one thread at a time.
+// Runs batches of one model on one device: pins weights segment by segment, grows KV, computes
+// logits and samples. Decides nothing about order; the scheduler does. Used by one thread at a
+// time.
 #ifndef TERRACE_ENGINE_ENGINE_H_
 #define TERRACE_ENGINE_ENGINE_H_
 
@@ -22,11 +23,14 @@ class Clock;
 namespace terrace::engine {
 
 // One sequence's part of a step: `tokens` are appended at the end of `kv`; if `want_logits`, the
-// logits after the last of them are computed.
+// logits after the last of them are computed. The last `guessed` of the tokens are guesses: logits
+// are computed after the token before them and after each of them, and they are not committed; the
+// caller commits those that turn out right and trims the rest.
 struct StepEntry {
   kv::Sequence* kv = nullptr;
   std::span<const int32_t> tokens;
   bool want_logits = false;
+  int32_t guessed = 0;  // fewer than tokens.size(); 0 without want_logits
 };
 
 // What became of one entry.
@@ -35,6 +39,7 @@ struct EntryResult {
   // not to be used any more. Other entries are not touched by that.
   absl::Status status;
   std::span<float> logits;  // [vocab] if wanted; may be changed; valid until the engine's next call
+  std::vector<std::span<float>> after_guess;  // the same after each guess
 };
 
 struct StepResult {

@@ -42,13 +42,24 @@ class WeightsCatalog final : public model::TensorCatalog {
 
 }  // namespace
 
+std::string_view KvDTypeName(ops::KvDType dtype) {
+  switch (dtype) {
+    case ops::KvDType::kF16:
+      return "f16";
+    case ops::KvDType::kI8:
+      return "i8";
+    case ops::KvDType::kF32:
+      return "f32";
+  }
+  return "";
+}
+
 absl::StatusOr<std::shared_ptr<EngineModel>> EngineModel::Create(
     EngineModelOptions options, std::unique_ptr<weights::ModelWeights> weights) {
   std::shared_ptr<EngineModel> out(new EngineModel());
   out->name_ = options.name;
   WeightsCatalog catalog(*weights);
-  ASSIGN_OR_RETURN(out->architecture_,
-                   model::Architecture::Create(weights->metadata(), catalog));
+  ASSIGN_OR_RETURN(out->architecture_, model::Architecture::Create(weights->metadata(), catalog));
   const model::Config& config = out->architecture_->config();
   if (options.max_context > config.trained_context) {
     return absl::InvalidArgumentError(
@@ -57,6 +68,15 @@ absl::StatusOr<std::shared_ptr<EngineModel>> EngineModel::Create(
   }
   out->max_context_ = options.max_context > 0 ? options.max_context : config.trained_context;
   static_assert(kv::kBlockTokens == ops::kKvBlockTokens);
+  const SpeculationOptions& speculation = options.speculation;
+  if (speculation.kind == SpeculationOptions::Kind::kDraft &&
+      (speculation.draft == nullptr || speculation.draft->vocab_size() != config.vocab_size)) {
+    return absl::InvalidArgumentError(
+        fmt::format("the draft model of '{}' must have its vocabulary of {} tokens", options.name,
+                    config.vocab_size));
+  }
+  out->speculation_ = speculation;
+  out->kv_geometry_.dtype = options.kv_dtype;
   out->kv_geometry_.layers = config.layer_count();
   out->kv_geometry_.kv_heads = config.kv_heads;
   out->kv_geometry_.key_dim = config.key_dim;
@@ -70,8 +90,7 @@ absl::StatusOr<std::shared_ptr<EngineModel>> EngineModel::Create(
     binding.weight.dtype = place->dtype;
     binding.weight.layout = place->layout;
     binding.weight.rows = static_cast<int32_t>(place->shape[0]);
-    binding.weight.cols =
-        place->shape.size() > 1 ? static_cast<int32_t>(place->shape.back()) : 1;
+    binding.weight.cols = place->shape.size() > 1 ? static_cast<int32_t>(place->shape.back()) : 1;
     out->bindings_.push_back(binding);
     std::vector<uint32_t>& segments = out->stage_segments_[StageIndex(need.stage, need.layer)];
     if (std::find(segments.begin(), segments.end(), place->segment) == segments.end()) {

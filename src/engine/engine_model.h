@@ -1,5 +1,5 @@
-// A model ready to run: opened weights, its architecture, and the geometry of its KV. Immutable after
-// Create, hence shared freely; the weights' bytes come and go underneath (tier manager).
+// A model ready to run: opened weights, its architecture, and the geometry of its KV. Immutable
+// after Create, hence shared freely; the weights' bytes come and go underneath (tier manager).
 #ifndef TERRACE_ENGINE_ENGINE_MODEL_H_
 #define TERRACE_ENGINE_ENGINE_MODEL_H_
 
@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -16,14 +17,36 @@
 
 namespace terrace::engine {
 
+class EngineModel;
+
+// How tokens are guessed ahead of the model, which then checks several at once. Answers are the
+// same with and without.
+struct SpeculationOptions {
+  enum class Kind : uint8_t {
+    kNone,
+    kNgram,  // what followed the same few tokens earlier in the sequence
+    kDraft,  // what a smaller model would say
+  };
+  Kind kind = Kind::kNone;
+  int32_t tokens = 4;  // guesses at once at most
+  // For kDraft; shared with whoever else serves it. Its vocabulary must be the model's.
+  std::shared_ptr<EngineModel> draft;
+};
+
 struct EngineModelOptions {
   std::string name;
   int32_t max_context = 0;  // 0: what the model was trained for; larger values are refused
+  ops::KvDType kv_dtype = ops::KvDType::kF16;
+  SpeculationOptions speculation;
 };
+
+// "f16", "i8", "f32": as configured, and part of what KV blocks are found by.
+std::string_view KvDTypeName(ops::KvDType dtype);
 
 class EngineModel {
  public:
-  // InvalidArgument names what the model lacks or holds in a shape that its architecture cannot use.
+  // InvalidArgument names what the model lacks or holds in a shape that its architecture cannot
+  // use.
   static absl::StatusOr<std::shared_ptr<EngineModel>> Create(
       EngineModelOptions options, std::unique_ptr<weights::ModelWeights> weights);
 
@@ -34,6 +57,7 @@ class EngineModel {
   const ops::KvGeometry& kv_geometry() const { return kv_geometry_; }
   int32_t vocab_size() const { return architecture_->config().vocab_size; }
   int32_t max_context() const { return max_context_; }
+  const SpeculationOptions& speculation() const { return speculation_; }
   // A tensor of architecture().tensors(), as it lies in its segment.
   struct Binding {
     uint32_t segment = 0;
@@ -51,6 +75,7 @@ class EngineModel {
   EngineModel() = default;
   std::string name_;
   int32_t max_context_ = 0;
+  SpeculationOptions speculation_;
   std::unique_ptr<weights::ModelWeights> weights_;
   std::unique_ptr<model::Architecture> architecture_;
   ops::KvGeometry kv_geometry_;

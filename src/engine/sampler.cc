@@ -172,8 +172,8 @@ void Sampler::FillLogprobs(std::span<const float> logits, TokenEvent* event) {
     return static_cast<float>(logits[static_cast<size_t>(token)] - log_sum);
   };
   event->logprob = logprob(event->token);
-  const size_t wanted = std::min(static_cast<size_t>(std::max(*params_->top_logprobs, 0)),
-                                 logits.size());
+  const size_t wanted =
+      std::min(static_cast<size_t>(std::max(*params_->top_logprobs, 0)), logits.size());
   if (wanted == 0) return;
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);

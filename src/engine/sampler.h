@@ -1,6 +1,6 @@
 // Picks the next token of one sequence from its logits: bias, penalties, constraint, then greedy or
-// temperature, top-k, typical, top-p and min-p, in that order. The same seed and logits give the same
-// tokens whatever else runs in the batch. Used by one thread at a time.
+// temperature, top-k, typical, top-p and min-p, in that order. The same seed and logits give the
+// same tokens whatever else runs in the batch. Used by one thread at a time.
 #ifndef TERRACE_ENGINE_SAMPLER_H_
 #define TERRACE_ENGINE_SAMPLER_H_
 
@@ -20,9 +20,9 @@ class Sampler {
   // penalty only.
   Sampler(const SamplingParams* params, std::span<const int32_t> prompt, uint64_t seed);
 
-  // Picks from `logits` [vocab], which it changes, and remembers the choice. Log probabilities are of
-  // the distribution before temperature and truncation, with bias, penalties and constraint applied.
-  // REQUIRES: at least one finite logit.
+  // Picks from `logits` [vocab], which it changes, and remembers the choice. Log probabilities are
+  // of the distribution before temperature and truncation, with bias, penalties and constraint
+  // applied. REQUIRES: at least one finite logit.
   TokenEvent Sample(std::span<float> logits, TokenConstraint* constraint);
 
  private:

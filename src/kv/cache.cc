@@ -1,5 +1,6 @@
 #include "kv/cache.h"
 
+#include <algorithm>
 #include <atomic>
 #include <limits>
 #include <utility>
@@ -8,17 +9,38 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "storage/remote/remote_store.h"
 
 namespace terrace::kv {
 namespace {
 
 constexpr uint32_t kUsesToWrite = 2;
-// A block that waits for the writer keeps its memory; more than this many do not wait.
-constexpr size_t kMaxQueuedWrites = 256;
+// Writes that wait. A block that waits for its second-use write may be reclaimed meanwhile, so this
+// bounds only the queue's own size.
+constexpr size_t kMaxQueuedWrites = 8192;
 // Reads in flight: what it takes to keep an NVMe disk busy with blocks of some hundred KiB.
 constexpr int kLoaders = 4;
+// Keys remembered as sent to the remote store; after that many the memory starts anew, which costs
+// a second sending at worst.
+constexpr size_t kMaxSent = size_t{1} << 18;
+constexpr double kRateWeight = 0.3;
+// Blocks looked for in the remote store at once: 64 Ki tokens.
+constexpr size_t kMaxBeyond = 4096;
 
 }  // namespace
+
+// What the workers of one load share; the last of them to finish reports.
+struct Cache::Batch {
+  LoadAsk ask;
+  size_t stored = 0;           // of `keys`, those on disk
+  std::vector<BlockKey> keys;  // stored, then remote
+  std::vector<BlockRef> blocks;
+  std::string why;
+  int64_t start_us = 0;
+  std::atomic<size_t> left{0};
+  std::atomic<bool> failed{false};
+  LoadDone done;
+};
 
 Cache::Cache(tier::TierManager* manager, storage::BlockStore* store, const Clock* clock)
     : manager_(manager), store_(store), clock_(clock) {
@@ -32,35 +54,83 @@ Cache::~Cache() {
   stopping_ = true;
 }
 
+void Cache::SetRemote(storage::RemoteStore* remote) {
+  remote_ = remote;
+  if (remote == nullptr || writer_ != nullptr) return;
+  writer_ = std::make_unique<os::WorkerPool>("kv-writer", 1);
+  loaders_ = std::make_unique<os::WorkerPool>("kv-loader", kLoaders);
+}
+
 void Cache::TouchLocked(Entry& entry, int64_t now_us) {
   entry.last_used_us = now_us;
   order_.splice(order_.end(), order_, entry.order);
 }
 
 void Cache::ConsiderWritingLocked(const BlockKey& key) {
-  if (store_ == nullptr || sketch_.Estimate(key) < kUsesToWrite || writing_.contains(key) ||
-      writing_.size() >= kMaxQueuedWrites || store_->Contains(key)) {
+  const bool to_disk = store_ != nullptr && !store_->Contains(key);
+  const bool to_remote = remote_ != nullptr && !sent_.contains(key) && remote_->usable();
+  if ((!to_disk && !to_remote) || sketch_.Estimate(key) < kUsesToWrite || writing_.contains(key) ||
+      writing_.size() >= kMaxQueuedWrites) {
     return;
   }
   writing_.insert(key);
-  writer_->Run([this, block = entries_[key].block] { Write(block); });
+  writer_->Run([this, key] { WriteUsed(key); });
 }
 
-void Cache::Write(const std::shared_ptr<Block>& block) {
-  bool stopping = false;
+void Cache::WriteUsed(const BlockKey& key) {
+  std::shared_ptr<Block> block;
   {
     absl::MutexLock lock(&mutex_);
-    stopping = stopping_;
+    auto it = entries_.find(key);
+    if (!stopping_ && it != entries_.end()) block = it->second.block;
   }
-  // A block that cannot be written is recomputed when it is missed; the store counts and reports.
-  if (!stopping) {
-    store_->Write(block->key, {block->buffer.data(), block->buffer.bytes()}).IgnoreError();
-  }
+  if (block != nullptr) Write(*block);
   absl::MutexLock lock(&mutex_);
-  writing_.erase(block->key);
+  writing_.erase(key);
 }
 
-Cache::Found Cache::Find(const BlockKey& root, std::span<const int32_t> tokens) {
+// A block that cannot be written is recomputed when it is missed; the stores count and report.
+void Cache::Write(const Block& block) {
+  const std::span<const std::byte> data(block.buffer.data(), block.buffer.bytes());
+  if (store_ != nullptr) store_->Write(block.key, data).IgnoreError();
+  if (remote_ == nullptr || !remote_->Write(block.key, data).ok()) return;
+  absl::MutexLock lock(&mutex_);
+  if (sent_.size() >= kMaxSent) sent_.clear();
+  sent_.insert(block.key);
+}
+
+void Cache::MoveDown(std::span<const BlockRef> blocks) {
+  if (store_ == nullptr) return;
+  absl::MutexLock lock(&mutex_);
+  for (const BlockRef& block : blocks) {
+    if (store_->Contains(block->key) || writing_.size() >= kMaxQueuedWrites ||
+        !writing_.insert(block->key).second) {
+      continue;
+    }
+    ++moving_;
+    ++counters_.moved;
+    writer_->Run([this, held = block]() mutable {
+      bool stopping = false;
+      {
+        absl::MutexLock task_lock(&mutex_);
+        stopping = stopping_;
+      }
+      if (!stopping) Write(*held);
+      const BlockKey key = held->key;
+      held.reset();  // its memory is free before anybody is told
+      absl::MutexLock task_lock(&mutex_);
+      writing_.erase(key);
+      --moving_;
+    });
+  }
+}
+
+bool Cache::moving() const {
+  absl::MutexLock lock(&mutex_);
+  return moving_ > 0;
+}
+
+Cache::Found Cache::Find(const BlockKey& root, std::span<const int32_t> tokens, bool again) {
   Found found;
   std::vector<BlockKey> keys;
   BlockKey key = root;
@@ -70,7 +140,9 @@ Cache::Found Cache::Find(const BlockKey& root, std::span<const int32_t> tokens) 
   }
   const int64_t now_us = clock_->NowUs();
   absl::MutexLock lock(&mutex_);
-  for (const BlockKey& wanted : keys) sketch_.Add(wanted);
+  if (!again) {
+    for (const BlockKey& wanted : keys) sketch_.Add(wanted);
+  }
   size_t at = 0;
   for (; at < keys.size(); ++at) {
     auto it = entries_.find(keys[at]);
@@ -86,53 +158,126 @@ Cache::Found Cache::Find(const BlockKey& root, std::span<const int32_t> tokens) 
   for (; store_ != nullptr && at < keys.size() && store_->Contains(keys[at]); ++at) {
     found.stored.push_back(keys[at]);
   }
-  counters_.device_hits += found.device.size();
-  counters_.misses += keys.size() - at;
+  if (!again) counters_.device_hits += found.device.size();
+  if (remote_ != nullptr && remote_->usable()) {
+    const size_t end = std::min(keys.size(), at + kMaxBeyond);
+    found.beyond.assign(keys.begin() + static_cast<ptrdiff_t>(at),
+                        keys.begin() + static_cast<ptrdiff_t>(end));
+  }
+  if (!again) counters_.misses += keys.size() - at;
   return found;
 }
 
-BlockRef Cache::LoadOne(const BlockKey& key, const tier::Owner& owner, uint64_t block_bytes) {
-  absl::StatusOr<tier::DeviceBuffer> buffer = manager_->Allocate(owner, block_bytes);
-  if (!buffer.ok()) return nullptr;
-  if (!store_->Read(key, {buffer->data(), block_bytes}).ok()) return nullptr;
-  {
-    absl::MutexLock lock(&mutex_);
-    ++counters_.disk_hits;
-  }
-  return Publish(key, *std::move(buffer));
+LoadChoice Cache::WeighAt(double rate, uint64_t bytes, double compute_s) const {
+  if (rate <= 0 || compute_s <= 0) return {true, "loaded: no rates measured yet"};
+  const double load_s = static_cast<double>(loading_bytes_ + bytes) / rate;
+  const bool load = load_s < compute_s;
+  return {load, fmt::format("{}: loading takes {:.1f} ms, computing {:.1f} ms",
+                            load ? "loaded" : "recomputed", load_s * 1e3, compute_s * 1e3)};
 }
 
-void Cache::Load(std::vector<BlockKey> keys, const tier::Owner& owner, uint64_t block_bytes,
-                 LoadDone done) {
-  // What the workers of one load share; the last of them to finish reports.
-  struct Batch {
-    std::vector<BlockKey> keys;
-    std::vector<BlockRef> blocks;
-    std::atomic<size_t> left;
-    std::atomic<bool> failed{false};
-    LoadDone done;
-  };
+LoadChoice Cache::Weigh(size_t blocks, uint64_t block_bytes, double compute_s) const {
+  absl::MutexLock lock(&mutex_);
+  return WeighAt(counters_.disk_bytes_per_s, blocks * block_bytes,
+                 compute_s * static_cast<double>(blocks));
+}
+
+void Cache::Load(LoadAsk ask, LoadDone done) {
   auto batch = std::make_shared<Batch>();
-  batch->keys = std::move(keys);
-  batch->blocks.resize(batch->keys.size());
-  batch->left = batch->keys.size();
+  batch->keys = ask.stored;
+  batch->stored = ask.stored.size();
+  batch->ask = std::move(ask);
   batch->done = std::move(done);
-  if (batch->keys.empty() || loaders_ == nullptr) {
+  if (loaders_ == nullptr) {
     batch->done({});
     return;
   }
-  for (size_t i = 0; i < batch->keys.size(); ++i) {
-    loaders_->Run([this, batch, i, owner, block_bytes] {
+  if (remote_ == nullptr || batch->ask.beyond.empty()) {
+    StartBatch(std::move(batch));
+    return;
+  }
+  loaders_->Run([this, batch = std::move(batch)]() mutable {
+    const std::vector<BlockKey>& beyond = batch->ask.beyond;
+    const size_t present = remote_->CountPresent(beyond);
+    if (present > 0) {
+      absl::MutexLock lock(&mutex_);
+      const LoadChoice choice =
+          WeighAt(counters_.remote_bytes_per_s, present * batch->ask.block_bytes,
+                  batch->ask.compute_s * static_cast<double>(present));
+      batch->why = "remote " + choice.why;
+      if (choice.load) {
+        batch->keys.insert(batch->keys.end(), beyond.begin(),
+                           beyond.begin() + static_cast<ptrdiff_t>(present));
+      }
+    }
+    StartBatch(std::move(batch));
+  });
+}
+
+void Cache::StartBatch(std::shared_ptr<Batch> batch) {
+  const size_t count = batch->keys.size();
+  batch->blocks.resize(count);
+  batch->left = count;
+  batch->start_us = clock_->NowUs();
+  {
+    absl::MutexLock lock(&mutex_);
+    loading_bytes_ += count * batch->ask.block_bytes;
+  }
+  if (count == 0) {
+    FinishBatch(*batch);
+    return;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    loaders_->Run([this, batch, i] {
       // After a failure nothing behind it is of use; what was begun before it still counts.
-      if (!batch->failed) batch->blocks[i] = LoadOne(batch->keys[i], owner, block_bytes);
+      if (!batch->failed) LoadInto(*batch, i);
       if (batch->blocks[i] == nullptr) batch->failed = true;
-      if (batch->left.fetch_sub(1) != 1) return;
-      size_t good = 0;
-      while (good < batch->blocks.size() && batch->blocks[good] != nullptr) ++good;
-      batch->blocks.resize(good);
-      batch->done(std::move(batch->blocks));
+      if (batch->left.fetch_sub(1) == 1) FinishBatch(*batch);
     });
   }
+}
+
+void Cache::LoadInto(Batch& batch, size_t index) {
+  const BlockKey& key = batch.keys[index];
+  absl::StatusOr<tier::DeviceBuffer> buffer =
+      manager_->Allocate(batch.ask.owner, batch.ask.block_bytes);
+  if (!buffer.ok()) return;
+  const bool remote = index >= batch.stored;
+  const std::span<std::byte> out(buffer->data(), batch.ask.block_bytes);
+  const absl::Status status = remote ? remote_->Read(key, out) : store_->Read(key, out);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!status.ok()) {
+      ++counters_.lost;
+      return;
+    }
+    ++(remote ? counters_.remote_hits : counters_.disk_hits);
+  }
+  batch.blocks[index] = Publish(key, *std::move(buffer));
+}
+
+void Cache::FinishBatch(Batch& batch) {
+  size_t good = 0;
+  while (good < batch.blocks.size() && batch.blocks[good] != nullptr) ++good;
+  {
+    absl::MutexLock lock(&mutex_);
+    loading_bytes_ -= batch.keys.size() * batch.ask.block_bytes;
+    // A load from both tiers says nothing about either.
+    const bool pure = batch.stored == 0 || batch.stored == batch.keys.size();
+    const int64_t took_us = clock_->NowUs() - batch.start_us;
+    if (pure && good > 0 && good == batch.keys.size() && took_us > 0) {
+      double& rate = batch.stored > 0 ? counters_.disk_bytes_per_s : counters_.remote_bytes_per_s;
+      const double now =
+          static_cast<double>(good * batch.ask.block_bytes) * 1e6 / static_cast<double>(took_us);
+      rate = rate == 0 ? now : rate * (1 - kRateWeight) + now * kRateWeight;
+    }
+  }
+  Loaded loaded;
+  loaded.from_remote = good - std::min(good, batch.stored);
+  batch.blocks.resize(good);
+  loaded.blocks = std::move(batch.blocks);
+  loaded.why = std::move(batch.why);
+  batch.done(std::move(loaded));
 }
 
 BlockRef Cache::Publish(const BlockKey& key, tier::DeviceBuffer buffer) {
@@ -152,6 +297,8 @@ BlockRef Cache::Publish(const BlockKey& key, tier::DeviceBuffer buffer) {
   entry.last_used_us = now_us;
   entry.order = std::prev(order_.end());
   entries_.emplace(key, std::move(entry));
+  // The second use may find the block evicted, and computes it anew.
+  ConsiderWritingLocked(key);
   return block;
 }
 
@@ -194,7 +341,7 @@ void Cache::Flush() {
   absl::MutexLock lock(&mutex_);
   auto idle = [this] {
     mutex_.AssertHeld();
-    return stopping_ || writing_.empty();
+    return writing_.empty();
   };
   mutex_.Await(absl::Condition(&idle));
 }
@@ -213,8 +360,8 @@ CacheState Cache::State() const {
 absl::Status Cache::CheckInvariants() const {
   absl::MutexLock lock(&mutex_);
   if (entries_.size() != order_.size()) {
-    return absl::InternalError(fmt::format("{} cached blocks, but {} in order", entries_.size(),
-                                           order_.size()));
+    return absl::InternalError(
+        fmt::format("{} cached blocks, but {} in order", entries_.size(), order_.size()));
   }
   for (const auto& [key, entry] : entries_) {
     if (!(entry.block->key == key) || !entry.block->buffer || *entry.order != key) {

@@ -1,9 +1,11 @@
 // The prefix cache: KV blocks that are full and will not change, found by key, shared by every
-// sequence whose tokens begin alike under the same root. Blocks in device memory are shared as they
-// are; blocks that only the disk holds are loaded when the caller finds that worth it.
+// sequence whose tokens begin alike under the same root. Nobody writes to a shared block (a
+// sequence writes only to its own last blocks), so sharing needs no copies. Blocks in device memory
+// are shared as they are; blocks that lie below it are loaded when that is sooner than computing
+// them.
 //
 // Blocks nobody uses stay until memory is wanted (Reclaim), least recently used first, children
-// before parents. Blocks used at least twice are written to the disk store in the background.
+// before parents. Blocks used at least twice are written to the stores below in the background.
 //
 // Thread-safe.
 #ifndef TERRACE_KV_CACHE_H_
@@ -14,6 +16,7 @@
 #include <list>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -31,6 +34,9 @@
 namespace terrace {
 class Clock;
 }
+namespace terrace::storage {
+class RemoteStore;
+}
 
 namespace terrace::kv {
 
@@ -42,13 +48,24 @@ struct Block {
 using BlockRef = std::shared_ptr<const Block>;
 
 struct CacheState {
-  uint64_t blocks = 0;         // in device memory
+  uint64_t blocks = 0;  // in device memory
   uint64_t bytes = 0;
-  uint64_t idle_bytes = 0;     // of blocks that no sequence uses
-  uint64_t device_hits = 0;    // blocks found, since start
-  uint64_t disk_hits = 0;      // blocks loaded from disk
-  uint64_t misses = 0;         // blocks asked for and nowhere found
+  uint64_t idle_bytes = 0;   // of blocks that no sequence uses
+  uint64_t device_hits = 0;  // blocks found, since start
+  uint64_t disk_hits = 0;    // blocks loaded from disk
+  uint64_t remote_hits = 0;  // blocks loaded from the remote store
+  uint64_t misses = 0;       // blocks asked for and nowhere found
+  uint64_t lost = 0;         // blocks that were stored, but gone or damaged when wanted
   uint64_t evictions = 0;
+  uint64_t moved = 0;           // blocks written down because their sequence gave way
+  double disk_bytes_per_s = 0;  // what whole loads got lately; 0: not known yet
+  double remote_bytes_per_s = 0;
+};
+
+// Whether bytes are had sooner by loading than by computing what they hold.
+struct LoadChoice {
+  bool load = true;
+  std::string why;  // "loaded: 3.1 ms, computing 40.2 ms", for the request's trace
 };
 
 class Cache : public tier::IdleMemory {
@@ -59,19 +76,47 @@ class Cache : public tier::IdleMemory {
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
 
+  // A store that several servers share, below the disk; null for none. Set before other threads use
+  // the cache; must outlive it.
+  void SetRemote(storage::RemoteStore* remote);
+
   // The longest known start of `tokens`, whole blocks only: first those in device memory (held by
-  // the result), then the keys of those that the disk store holds.
+  // the result), then the keys of those that the disk store holds, then the keys that follow and
+  // that only the remote store could have (empty without one).
   struct Found {
     std::vector<BlockRef> device;
     std::vector<BlockKey> stored;
+    std::vector<BlockKey> beyond;
   };
-  Found Find(const BlockKey& root, std::span<const int32_t> tokens);
+  // `again`: looked for before by the same request, which is not another use of the blocks.
+  Found Find(const BlockKey& root, std::span<const int32_t> tokens, bool again = false);
 
-  // Loads stored blocks, several at a time, and calls `done` on a worker thread with the longest
-  // start of `keys` that could be had (a block that is gone, damaged or finds no memory ends it).
-  using LoadDone = std::function<void(std::vector<BlockRef>)>;
-  void Load(std::vector<BlockKey> keys, const tier::Owner& owner, uint64_t block_bytes,
-            LoadDone done);
+  // Weighs loading `blocks` blocks from disk against computing each in `compute_s` seconds (0: not
+  // known), by what loads got lately and the bytes already on their way.
+  LoadChoice Weigh(size_t blocks, uint64_t block_bytes, double compute_s) const;
+
+  // Loads stored blocks and those beyond that the remote store has and that are worth it, several
+  // at a time, and calls `done` on a worker thread with the longest start of them that could be had
+  // (a block that is gone, damaged or finds no memory ends it).
+  struct LoadAsk {
+    std::vector<BlockKey> stored;
+    std::vector<BlockKey> beyond;
+    tier::Owner owner;
+    uint64_t block_bytes = 0;
+    double compute_s = 0;  // of one block; 0: not known
+  };
+  struct Loaded {
+    std::vector<BlockRef> blocks;
+    size_t from_remote = 0;  // how many of them, at the end
+    std::string why;         // of the choice for the remote part, if there was one
+  };
+  using LoadDone = std::function<void(Loaded)>;
+  void Load(LoadAsk ask, LoadDone done);
+
+  // Writes `blocks` to the disk store soon, however seldom they were used: their sequence gives way
+  // and returns. Until that is done they keep their memory (moving() says whether some do).
+  void MoveDown(std::span<const BlockRef> blocks);
+  bool moving() const;
 
   // Makes a full block findable. Returns the block to use from now on: another sequence's if that
   // was first with the same key (then `buffer` is given back).
@@ -95,13 +140,20 @@ class Cache : public tier::IdleMemory {
     int64_t last_used_us = 0;
     std::list<BlockKey>::iterator order;
   };
+  struct Batch;
   void TouchLocked(Entry& entry, int64_t now_us) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ConsiderWritingLocked(const BlockKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Write(const std::shared_ptr<Block>& block);
-  BlockRef LoadOne(const BlockKey& key, const tier::Owner& owner, uint64_t block_bytes);
+  void WriteUsed(const BlockKey& key);
+  void Write(const Block& block);
+  void StartBatch(std::shared_ptr<Batch> batch);
+  void LoadInto(Batch& batch, size_t index);
+  void FinishBatch(Batch& batch);
+  LoadChoice WeighAt(double rate, uint64_t bytes, double compute_s) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   tier::TierManager* const manager_;
   storage::BlockStore* const store_;
+  storage::RemoteStore* remote_ = nullptr;
   const Clock* const clock_;
 
   mutable absl::Mutex mutex_;
@@ -110,6 +162,9 @@ class Cache : public tier::IdleMemory {
   FrequencySketch sketch_ ABSL_GUARDED_BY(mutex_);
   CacheState counters_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<BlockKey> writing_ ABSL_GUARDED_BY(mutex_);  // queued or under way
+  absl::flat_hash_set<BlockKey> sent_ ABSL_GUARDED_BY(mutex_);     // written to the remote store
+  size_t moving_ ABSL_GUARDED_BY(mutex_) = 0;                      // blocks whose sequence gave way
+  uint64_t loading_bytes_ ABSL_GUARDED_BY(mutex_) = 0;             // of loads under way
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   // Last, so that their threads end before what they use.
   std::unique_ptr<os::WorkerPool> writer_;

@@ -74,4 +74,9 @@ void Sequence::TrimReserve() {
   own_.resize(keep - shared_.size());
 }
 
+void Sequence::Rewind(int32_t tokens) {
+  length_ = std::min(length_, tokens);
+  TrimReserve();
+}
+
 }  // namespace terrace::kv

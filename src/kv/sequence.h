@@ -35,9 +35,12 @@ class Sequence {
   void Commit(std::span<const int32_t> tokens);
   // Gives back room that Reserve made and no committed token needs.
   void TrimReserve();
+  // Forgets committed tokens from `tokens` on (guesses that were wrong). REQUIRES: no cache.
+  void Rewind(int32_t tokens);
 
   int32_t length() const { return length_; }  // committed tokens
   int32_t shared_tokens() const { return static_cast<int32_t>(shared_.size()) * kBlockTokens; }
+  std::span<const BlockRef> shared_blocks() const { return shared_; }
   std::span<std::byte* const> blocks() const { return addresses_; }
   // Of the blocks that nobody else pays for.
   uint64_t own_bytes() const { return own_.size() * block_bytes_; }
@@ -52,11 +55,11 @@ class Sequence {
   tier::Owner owner_;
   uint64_t block_bytes_;
   int32_t length_ = 0;
-  BlockKey chain_;                      // key of the last full block, or the root
-  std::vector<int32_t> tail_;           // committed tokens of the last, partial block
-  std::vector<BlockRef> shared_;        // full blocks, in order
-  std::vector<tier::DeviceBuffer> own_; // what follows them
-  std::vector<std::byte*> addresses_;   // of both, as the operators want them
+  BlockKey chain_;                       // key of the last full block, or the root
+  std::vector<int32_t> tail_;            // committed tokens of the last, partial block
+  std::vector<BlockRef> shared_;         // full blocks, in order
+  std::vector<tier::DeviceBuffer> own_;  // what follows them
+  std::vector<std::byte*> addresses_;    // of both, as the operators want them
 };
 
 }  // namespace terrace::kv

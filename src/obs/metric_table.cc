@@ -11,6 +11,8 @@ using std::string_view;
 
 constexpr string_view kModel[] = {"model"};
 constexpr string_view kModelCode[] = {"model", "code"};
+constexpr string_view kModelSource[] = {"model", "source"};
+constexpr string_view kModelHow[] = {"model", "how"};
 constexpr string_view kLink[] = {"link"};
 constexpr string_view kTier[] = {"tier"};
 constexpr string_view kTierKind[] = {"tier", "kind"};
@@ -118,6 +120,34 @@ constexpr MetricInfo kTable[] = {
      "bytes",
      kTier,
      "Bytes that a tier may hold.",
+     {}},
+    {MetricId::kKvTokens,
+     "terrace_kv_tokens_total",
+     MetricType::kCounter,
+     "tokens",
+     kModelSource,
+     "Prompt tokens by where their KV came from: device, disk, remote, or computed.",
+     {}},
+    {MetricId::kKvPreemptions,
+     "terrace_kv_preemptions_total",
+     MetricType::kCounter,
+     "",
+     kModelHow,
+     "Sequences that gave way for memory: their KV moved to disk, or dropped to be computed again.",
+     {}},
+    {MetricId::kGuessedTokens,
+     "terrace_guessed_tokens_total",
+     MetricType::kCounter,
+     "tokens",
+     kModel,
+     "Tokens guessed ahead of the model (speculation).",
+     {}},
+    {MetricId::kAcceptedTokens,
+     "terrace_accepted_tokens_total",
+     MetricType::kCounter,
+     "tokens",
+     kModel,
+     "Guessed tokens that the model said too; over guessed tokens, the acceptance rate.",
      {}},
     {MetricId::kErrors,
      "terrace_errors_total",

@@ -30,6 +30,10 @@ enum class MetricId {
   kLinkBytes,
   kMemoryBytes,
   kBudgetBytes,
+  kKvTokens,
+  kKvPreemptions,
+  kGuessedTokens,
+  kAcceptedTokens,
   kErrors,
 };
 

@@ -66,6 +66,8 @@ struct FinishInfo {
   int32_t restored_tokens = 0;    // of those, brought back from below device memory
   std::string kv_choice;          // why KV was loaded or recomputed; empty if there was no choice
   int32_t completion_tokens = 0;  // an end token is not counted
+  int32_t guessed_tokens = 0;     // ahead of the model (speculation)
+  int32_t accepted_tokens = 0;    // of those, the ones that were right
   Timings timings;
 };
 

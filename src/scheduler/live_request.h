@@ -10,7 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/draft_model.h"
+#include "engine/ngram_index.h"
 #include "engine/sampler.h"
+#include "kv/cache.h"
 #include "kv/sequence.h"
 #include "request/request.h"
 
@@ -26,17 +29,35 @@ struct LiveRequest {
   int64_t last_token_us = 0;
   int64_t swap_us = 0;
 
-  std::vector<int32_t> tokens;   // prompt and what was generated
-  int32_t generated = 0;         // an end token is not counted
-  int32_t token_limit = 0;       // of tokens.size()
+  std::vector<int32_t> tokens;     // prompt and what was generated
+  int32_t generated = 0;           // an end token is not counted
+  int32_t token_limit = 0;         // of tokens.size()
   std::optional<kv::Sequence> kv;  // while admitted
-  bool restoring = false;          // its KV is on its way from disk; not in steps meanwhile
-  std::vector<kv::BlockRef> arrived;  // what came, to be adopted before the next step
-  int32_t cached = 0;              // prompt tokens found in the KV cache at the first admission
+
+  // KV on its way from below; the request is in no step meanwhile.
+  uint64_t restore = 0;       // number of the load that is waited for; 0: none
+  kv::Cache::Loaded arrived;  // what came, to be adopted before the next step
+  // The running request whose prefill computes what this one needs too; empty: none. Waited for
+  // until it has computed `alike` tokens or is gone.
+  std::string leader;
+  int32_t alike = 0;  // tokens in common with a running request, in whole blocks
+
+  int32_t cached = 0;  // prompt tokens found in the KV cache at the first admission
   int32_t restored = 0;
   std::string kv_choice;
   std::unique_ptr<engine::Sampler> sampler;
 
+  // Guessing ahead (SpeculationOptions).
+  engine::NgramIndex ngrams;
+  std::unique_ptr<engine::DraftSequence> draft;
+  int32_t most_guesses = 0;
+  int32_t guess_length = 0;          // how many to guess next time
+  int32_t guess_pause = 0;           // tokens until guessing is tried again
+  std::vector<int32_t> step_tokens;  // the next token and the guesses behind it
+  int32_t guessed = 0;
+  int32_t accepted = 0;
+
+  bool can_step() const { return restore == 0 && leader.empty(); }
   // Tokens whose KV is still to be computed.
   int32_t pending() const { return static_cast<int32_t>(tokens.size()) - kv->length(); }
 };

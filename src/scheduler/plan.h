@@ -1,9 +1,9 @@
 // What runs next: a pure function of a snapshot, so that the simulator, `terrace replay` and tests
 // can run the very decision that the server makes.
 //
-// Models whose weights and KV fit the budget together take turns by step. Otherwise one model has the
-// turn: it keeps it while it has work and nobody else has waited too long, so that each load serves
-// as many requests as it can (no A-B-A thrash) and no model starves.
+// Models whose weights and KV fit the budget together take turns by step. Otherwise one model has
+// the turn: it keeps it while it has work and nobody else has waited too long, so that each load
+// serves as many requests as it can (no A-B-A thrash) and no model starves.
 #ifndef TERRACE_SCHEDULER_PLAN_H_
 #define TERRACE_SCHEDULER_PLAN_H_
 
@@ -18,7 +18,7 @@ struct ModelView {
   int32_t running = 0;           // sequences admitted
   int64_t waiting_since_us = 0;  // since when it has had work without a step
   uint64_t weight_bytes = 0;
-  uint64_t kv_bytes = 0;         // of its running sequences
+  uint64_t kv_bytes = 0;  // of its running sequences
 };
 
 struct PlanOptions {
@@ -30,16 +30,16 @@ struct PlanOptions {
 
 struct PlanInput {
   int64_t now_us = 0;
-  uint64_t budget_bytes = 0;         // for weights and KV
-  int32_t current = -1;              // index of the model that has the turn; -1: none
-  int64_t last_work_us = 0;          // when the current model last did a step
-  std::span<const ModelView> models; // every model, also those without work
+  uint64_t budget_bytes = 0;          // for weights and KV
+  int32_t current = -1;               // index of the model that has the turn; -1: none
+  int64_t last_work_us = 0;           // when the current model last did a step
+  std::span<const ModelView> models;  // every model, also those without work
 };
 
 struct PlanDecision {
-  int32_t model = -1;       // to run a step of; -1: nothing to do now
-  bool admit = true;        // whether it may take in waiting requests
-  int64_t wait_us = -1;     // with model -1: look again after this long; -1: when something arrives
+  int32_t model = -1;    // to run a step of; -1: nothing to do now
+  bool admit = true;     // whether it may take in waiting requests
+  int64_t wait_us = -1;  // with model -1: look again after this long; -1: when something arrives
 };
 
 PlanDecision Plan(const PlanOptions& options, const PlanInput& input);

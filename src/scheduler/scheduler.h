@@ -1,5 +1,5 @@
-// The arbiter's loop: queues requests by model, decides what runs next (`Plan`, a pure function), and
-// carries that out on the engine, one step at a time, on a thread of its own.
+// The arbiter's loop: queues requests by model, decides what runs next (`Plan`, a pure function),
+// and carries that out on the engine, one step at a time, on a thread of its own.
 //
 // Thread-safe. Sinks are called on the scheduler's thread.
 #ifndef TERRACE_SCHEDULER_SCHEDULER_H_
@@ -21,7 +21,7 @@ class Metrics;
 namespace terrace::engine {
 class Engine;
 class EngineModel;
-}
+}  // namespace terrace::engine
 
 namespace terrace::kv {
 class Cache;
@@ -30,9 +30,12 @@ class Cache;
 namespace terrace::scheduler {
 
 struct SchedulerOptions {
-  int32_t max_queue = 1024;         // requests waiting; one more is refused
-  int32_t max_batch = 16;           // sequences of one model in a step
-  int32_t step_tokens = 512;        // rows of one step; longer prompts are prefilled in chunks
+  int32_t max_queue = 1024;   // requests waiting; one more is refused
+  int32_t max_batch = 16;     // sequences of one model in a step
+  int32_t step_tokens = 512;  // rows of one step; longer prompts are prefilled in chunks
+  // How much longer than its decoding streams alone a step with prompt rows may take, which bounds
+  // the gaps between their tokens; 0: prompts always fill the step.
+  double stretch = 1.7;
   int64_t max_wait_us = 2'000'000;  // a waiting model gets its turn after this long
   uint64_t seed = 0;                // of the seeds drawn for requests that bring none
   // Shares KV between requests and keeps it afterwards; null: each request computes all of its own.
@@ -49,10 +52,10 @@ struct ModelQueueState {
 struct SchedulerState {
   bool draining = false;
   std::vector<ModelQueueState> models;
-  uint64_t prompt_tokens = 0;      // prefilled since start
-  uint64_t generated_tokens = 0;   // since start
+  uint64_t prompt_tokens = 0;     // prefilled since start
+  uint64_t generated_tokens = 0;  // since start
   uint64_t model_switches = 0;
-  int64_t last_step_us = 0;        // clock time of the last finished step
+  int64_t last_step_us = 0;  // clock time of the last finished step
 };
 
 class Scheduler {
@@ -76,8 +79,8 @@ class Scheduler {
   // Ends a request within one step; its sink gets kCancelled. Unknown ids are ignored.
   virtual void Cancel(const std::string& request_id) = 0;
 
-  // Refuses new requests and returns when those taken have ended, or after `timeout_us` (then cancels
-  // the rest). True if all ended by themselves.
+  // Refuses new requests and returns when those taken have ended, or after `timeout_us` (then
+  // cancels the rest). True if all ended by themselves.
   virtual bool Drain(int64_t timeout_us) = 0;
 
   virtual SchedulerState State() const = 0;

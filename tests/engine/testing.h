@@ -1,4 +1,5 @@
-// A whole engine over the tiny golden models, for tests: device, backend, tier manager, opened model.
+// A whole engine over the tiny golden models, for tests: device, backend, tier manager, opened
+// model.
 #ifndef TERRACE_TESTS_ENGINE_TESTING_H_
 #define TERRACE_TESTS_ENGINE_TESTING_H_
 
@@ -88,8 +89,9 @@ class Rig {
     engine_ = std::make_unique<Engine>(backend_.get(), manager_.get(), &clock_);
   }
 
+  // `more`: options of the engine model beside its name.
   std::shared_ptr<EngineModel> Open(const std::string& path, const std::string& name,
-                                    bool write_image = false) {
+                                    bool write_image = false, EngineModelOptions more = {}) {
     weights::OpenOptions options;
     options.name = name;
     options.source_path = path;
@@ -98,7 +100,8 @@ class Rig {
     auto weights = weights::ModelWeights::Open(options, backend_.get(), manager_.get());
     EXPECT_TRUE(weights.ok()) << weights.status();
     if (!weights.ok()) return nullptr;
-    auto model = EngineModel::Create({.name = name}, *std::move(weights));
+    more.name = name;
+    auto model = EngineModel::Create(std::move(more), *std::move(weights));
     EXPECT_TRUE(model.ok()) << model.status();
     return model.ok() ? *model : nullptr;
   }

@@ -54,7 +54,8 @@ TEST(Plan, ModelsThatFitTogetherTakeTurnsByStep) {
 TEST(Plan, TheCurrentModelKeepsItsTurnWhileNobodyIsOverdue) {
   PlanOptions options;
   std::vector<ModelView> models = {View(3, 1, 0), View(1, 0, 1000 * kMs)};
-  PlanDecision decision = Plan(options, Input(models, 150, 0, 1000 * kMs + options.max_wait_us - 1));
+  PlanDecision decision =
+      Plan(options, Input(models, 150, 0, 1000 * kMs + options.max_wait_us - 1));
   EXPECT_EQ(decision.model, 0);
   EXPECT_TRUE(decision.admit);
 }
@@ -88,8 +89,8 @@ TEST(Plan, AModelThatJustRanOutOfWorkLingers) {
   EXPECT_EQ(Plan(options, input).model, 1);
 }
 
-// Whatever arrives, a model with work is served within max_wait plus one turn's drain, and a decision
-// never names a model without work.
+// Whatever arrives, a model with work is served within max_wait plus one turn's drain, and a
+// decision never names a model without work.
 TEST(Plan, NobodyStarvesUnderRandomArrivals) {
   const uint64_t seed = 20261129;
   SCOPED_TRACE(testing::Message() << "seed " << seed);

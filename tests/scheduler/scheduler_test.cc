@@ -5,136 +5,17 @@
 
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "base/random.h"
 #include "base/status.h"
-#include "engine/testing.h"
-#include "kv/cache.h"
-#include "obs/metrics.h"
-#include "storage/disk/block_store.h"
+#include "scheduler/fixture.h"
 
 namespace terrace::scheduler {
 namespace {
-
-using engine::Golden;
-using engine::Rig;
-using engine::TempFolder;
-
-std::string Arch(const std::string& name) {
-  return std::string(TERRACE_TEST_DATA) + "/golden/arch/" + name;
-}
-
-// What a sink heard. Shared between the test and the sink, which the scheduler owns.
-struct Heard {
-  absl::Mutex mutex;
-  std::vector<int32_t> tokens;
-  FinishInfo info;
-  absl::Notification finished;
-
-  std::vector<int32_t> Tokens() {
-    absl::MutexLock lock(&mutex);
-    return tokens;
-  }
-};
-
-class RecordingSink final : public TokenSink {
- public:
-  RecordingSink(std::shared_ptr<Heard> heard, int stop_after)
-      : heard_(std::move(heard)), stop_after_(stop_after) {}
-  bool OnToken(const TokenEvent& event) override {
-    absl::MutexLock lock(&heard_->mutex);
-    heard_->tokens.push_back(event.token);
-    return stop_after_ < 0 || static_cast<int>(heard_->tokens.size()) < stop_after_;
-  }
-  void OnFinish(const FinishInfo& info) override {
-    heard_->info = info;
-    heard_->finished.Notify();
-  }
-
- private:
-  std::shared_ptr<Heard> heard_;
-  int stop_after_;
-};
-
-class SchedulerTest : public testing::Test {
- protected:
-  void Start(uint64_t budget_bytes, SchedulerOptions options = {}) {
-    rig_ = std::make_unique<Rig>(ops::BestCpuVariant(), budget_bytes);
-    if (use_cache_) {
-      storage::BlockStoreOptions store_options;
-      store_options.folder = folder_.path();
-      store_options.cap_bytes = 64 * kMiB;
-      auto store = storage::BlockStore::Open(store_options, &rig_->clock());
-      ASSERT_TRUE(store.ok()) << store.status();
-      store_ = *std::move(store);
-      cache_ = std::make_unique<kv::Cache>(&rig_->manager(), store_.get(), &rig_->clock());
-      rig_->manager().SetIdleMemory(cache_.get());
-      options.cache = cache_.get();
-    }
-    scheduler_ = Scheduler::Create(options, &rig_->engine(), &rig_->clock(), &metrics_);
-  }
-
-  void Add(const std::string& arch) {
-    std::shared_ptr<engine::EngineModel> model = rig_->Open(Arch(arch) + ".gguf", arch, true);
-    ASSERT_NE(model, nullptr);
-    ASSERT_TRUE(model->weights().WaitForImage().ok());
-    weight_bytes_[arch] = model->weights().total_bytes();
-    ASSERT_TRUE(scheduler_->AddModel(std::move(model)).ok());
-  }
-
-  std::unique_ptr<Request> MakeRequest(const std::string& id, const std::string& model,
-                                       std::vector<int32_t> prompt, int32_t max_tokens) {
-    auto request = std::make_unique<Request>();
-    request->id = id;
-    request->model = model;
-    request->prompt = std::move(prompt);
-    request->max_tokens = max_tokens;
-    request->sampling.temperature = 0;
-    return request;
-  }
-
-  std::shared_ptr<Heard> Send(std::unique_ptr<Request> request, int stop_after = -1) {
-    auto heard = std::make_shared<Heard>();
-    request->sink = std::make_unique<RecordingSink>(heard, stop_after);
-    absl::Status status = scheduler_->Submit(std::move(request));
-    EXPECT_TRUE(status.ok()) << status;
-    return heard;
-  }
-
-  std::vector<int32_t> Answer(const std::string& id, const std::string& model,
-                              const std::vector<int32_t>& prompt, int32_t max_tokens) {
-    auto heard = Send(MakeRequest(id, model, prompt, max_tokens));
-    heard->finished.WaitForNotification();
-    EXPECT_TRUE(heard->info.status.ok()) << heard->info.status;
-    last_ = heard->info;
-    return heard->Tokens();
-  }
-
-  uint64_t KvBytes() {
-    uint64_t bytes = 0;
-    for (const tier::LedgerLine& line : rig_->manager().Snapshot().ledger) {
-      if (line.owner.kind == tier::Kind::kKv) bytes += line.bytes;
-    }
-    return bytes;
-  }
-
-  bool use_cache_ = false;
-  TempFolder folder_;
-  Metrics metrics_;
-  std::map<std::string, uint64_t> weight_bytes_;
-  std::unique_ptr<Rig> rig_;
-  std::unique_ptr<storage::BlockStore> store_;
-  std::unique_ptr<kv::Cache> cache_;
-  std::unique_ptr<Scheduler> scheduler_;
-  FinishInfo last_;
-};
 
 TEST_F(SchedulerTest, AnswersAsTheGoldenDoes) {
   Start(64 * kMiB);
@@ -199,8 +80,8 @@ TEST_F(SchedulerTest, BatchNeighboursAndOrderChangeNothing) {
     std::map<size_t, std::shared_ptr<Heard>> heard;
     for (size_t i = 0; i < prompts.size(); ++i) {
       const size_t at = (i * 5 + static_cast<size_t>(round)) % prompts.size();
-      heard[at] = Send(MakeRequest(std::to_string(round) + "-" + std::to_string(at), "qwen3",
-                                   prompts[at], 10));
+      heard[at] = Send(
+          MakeRequest(std::to_string(round) + "-" + std::to_string(at), "qwen3", prompts[at], 10));
     }
     for (auto& [at, one] : heard) {
       one->finished.WaitForNotification();
@@ -320,15 +201,14 @@ TEST_F(SchedulerTest, RandomRequestsCancelsAndModelsLeakNothing) {
     const std::string model = random.Below(4) == 0 ? "llama" : "qwen3";
     std::vector<int32_t> prompt(1 + random.Below(80), static_cast<int32_t>(random.Below(3)));
     const std::string id = std::to_string(i);
-    heard.push_back(Send(MakeRequest(id, model, std::move(prompt),
-                                     static_cast<int32_t>(1 + random.Below(20)))));
+    heard.push_back(Send(
+        MakeRequest(id, model, std::move(prompt), static_cast<int32_t>(1 + random.Below(20)))));
     if (random.Below(3) == 0) scheduler_->Cancel(std::to_string(random.Below(i + 1)));
     if (random.Below(10) == 0) heard[random.Below(heard.size())]->finished.WaitForNotification();
   }
   for (auto& one : heard) {
     one->finished.WaitForNotification();
-    EXPECT_TRUE(one->info.status.ok() || absl::IsCancelled(one->info.status))
-        << one->info.status;
+    EXPECT_TRUE(one->info.status.ok() || absl::IsCancelled(one->info.status)) << one->info.status;
   }
   cache_->Flush();
   cache_->Clear();
@@ -336,109 +216,6 @@ TEST_F(SchedulerTest, RandomRequestsCancelsAndModelsLeakNothing) {
   EXPECT_TRUE(rig_->manager().CheckInvariants().ok());
   EXPECT_TRUE(cache_->CheckInvariants().ok());
   EXPECT_TRUE(store_->CheckInvariants().ok());
-}
-
-class CachedSchedulerTest : public SchedulerTest {
- protected:
-  CachedSchedulerTest() { use_cache_ = true; }
-};
-
-TEST_F(CachedSchedulerTest, AReturningPromptIsTakenFromMemoryAndAnswersAlike) {
-  Start(64 * kMiB);
-  Add("qwen3");
-  Golden golden = engine::ReadGolden(Arch("qwen3"));
-  const std::vector<int32_t> first = Answer("a", "qwen3", golden.tokens, 20);
-  EXPECT_EQ(last_.cached_tokens, 0);
-  const std::vector<int32_t> second = Answer("b", "qwen3", golden.tokens, 20);
-  EXPECT_EQ(second, first);
-  EXPECT_EQ(last_.cached_tokens,
-            static_cast<int32_t>((golden.tokens.size() - 1) / 16 * 16));
-  // The whole conversation is found, answer included.
-  std::vector<int32_t> longer = golden.tokens;
-  longer.insert(longer.end(), first.begin(), first.end());
-  longer.push_back(7);
-  Answer("c", "qwen3", longer, 5);
-  EXPECT_GE(last_.cached_tokens, static_cast<int32_t>(golden.tokens.size() / 16 * 16));
-}
-
-TEST_F(CachedSchedulerTest, AReturningPromptIsTakenFromDiskAfterARestart) {
-  Start(64 * kMiB);
-  Add("qwen3");
-  Golden golden = engine::ReadGolden(Arch("qwen3"));
-  const std::vector<int32_t> first = Answer("a", "qwen3", golden.tokens, 20);
-  Answer("b", "qwen3", golden.tokens, 20);  // the second use admits it to disk
-  cache_->Flush();
-  EXPECT_GT(store_->State().blocks, 0u);
-  scheduler_.reset();
-  cache_.reset();
-  store_.reset();
-  Start(64 * kMiB);
-  Add("qwen3");
-  EXPECT_EQ(Answer("c", "qwen3", golden.tokens, 20), first);
-  EXPECT_EQ(last_.restored_tokens,
-            static_cast<int32_t>((golden.tokens.size() - 1) / 16 * 16));
-  EXPECT_FALSE(last_.kv_choice.empty());
-}
-
-TEST_F(CachedSchedulerTest, DamagedAndForeignBlocksAreRecomputed) {
-  Start(64 * kMiB);
-  Add("qwen3");
-  Golden golden = engine::ReadGolden(Arch("qwen3"));
-  const std::vector<int32_t> first = Answer("a", "qwen3", golden.tokens, 20);
-  Answer("b", "qwen3", golden.tokens, 20);
-  cache_->Flush();
-  scheduler_.reset();
-  cache_.reset();
-  store_.reset();
-  // Flip one byte of one file, swap the contents of the two others.
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
-    files.push_back(entry.path());
-  }
-  ASSERT_GE(files.size(), 1u);
-  std::string content = engine::ReadFile(files[0]);
-  content[content.size() / 2] = static_cast<char>(content[content.size() / 2] ^ 1);
-  std::ofstream(files[0], std::ios::binary) << content;
-  if (files.size() >= 3) {
-    const std::string x = engine::ReadFile(files[1]), y = engine::ReadFile(files[2]);
-    std::ofstream(files[1], std::ios::binary) << y;
-    std::ofstream(files[2], std::ios::binary) << x;
-  }
-  Start(64 * kMiB);
-  Add("qwen3");
-  EXPECT_EQ(Answer("c", "qwen3", golden.tokens, 20), first);
-  EXPECT_EQ(Answer("d", "qwen3", golden.tokens, 20), first);
-  EXPECT_GT(store_->State().damaged, 0u);
-}
-
-TEST_F(CachedSchedulerTest, TenantsDoNotShare) {
-  Start(64 * kMiB);
-  Add("qwen3");
-  Golden golden = engine::ReadGolden(Arch("qwen3"));
-  auto ask = [&](const std::string& id, const std::string& tenant) {
-    auto request = MakeRequest(id, "qwen3", golden.tokens, 5);
-    request->tenant = tenant;
-    auto heard = Send(std::move(request));
-    heard->finished.WaitForNotification();
-    return heard->info.cached_tokens;
-  };
-  EXPECT_EQ(ask("a", "one"), 0);
-  EXPECT_GT(ask("b", "one"), 0);
-  EXPECT_EQ(ask("c", "two"), 0);
-}
-
-TEST_F(CachedSchedulerTest, IdleKvMakesRoomForWeightsAndForOtherKv) {
-  Start(3 * kMiB + 512 * kKiB);
-  Add("qwen3");
-  Add("llama");
-  Random random(3);
-  for (int i = 0; i < 30; ++i) {
-    std::vector<int32_t> prompt;
-    for (int n = 0; n < 100; ++n) prompt.push_back(static_cast<int32_t>(random.Below(500)));
-    Answer(std::to_string(i), i % 3 == 0 ? "llama" : "qwen3", prompt, 4);
-  }
-  EXPECT_GT(cache_->State().evictions, 0u);
-  EXPECT_TRUE(rig_->manager().CheckInvariants().ok());
 }
 
 }  // namespace

@@ -11,11 +11,11 @@
 #include <fmt/format.h>
 
 #include "base/clock.h"
-#include "base/hash.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "os/direct_file.h"
 #include "os/mapping.h"
+#include "storage/block_frame.h"
 
 namespace terrace::storage {
 namespace {
@@ -25,24 +25,13 @@ namespace fs = std::filesystem;
 constexpr uint64_t kHeaderBytes = 4096;
 constexpr std::string_view kSuffix = ".kv";
 constexpr std::string_view kPartial = ".partial";
-constexpr uint64_t kMagic = 0x6b65636172726574;  // "terracek", little-endian
-constexpr uint32_t kVersion = 1;
 constexpr double kAverageWeight = 0.2;
 
-// The first bytes of a block file, padded to 4 KiB. See docs/formats/kv-block.md.
-struct Header {
-  uint64_t magic = kMagic;
-  uint32_t version = kVersion;
-  uint32_t reserved = 0;
-  uint8_t key[16] = {};
-  uint64_t data_bytes = 0;
-  uint64_t data_checksum = 0;
-  uint64_t header_checksum = 0;  // of the fields above
-};
-static_assert(sizeof(Header) == 56);
-
-uint64_t HeaderChecksum(const Header& header) {
-  return Hash64(&header, offsetof(Header, header_checksum));
+// Folds what a transfer of `bytes` in `took_us` got into a moving average.
+void Average(uint64_t bytes, int64_t took_us, double* average) {
+  const double rate =
+      static_cast<double>(bytes) * 1e6 / static_cast<double>(std::max<int64_t>(took_us, 1));
+  *average = *average == 0 ? rate : *average * (1 - kAverageWeight) + rate * kAverageWeight;
 }
 
 uint64_t FileBytes(uint64_t data_bytes) { return kHeaderBytes + data_bytes; }
@@ -163,9 +152,9 @@ absl::Status BlockStore::Write(const BlockKey& key, std::span<const std::byte> d
     if (state_.read_only) return absl::UnavailableError("the KV store is read-only");
     if (!MakeRoomLocked(bytes)) {
       ++state_.refused;
-      return absl::ResourceExhaustedError(
-          fmt::format("a KV block of {} does not fit the cap of {}", FormatBytes(bytes),
-                      FormatBytes(options_.cap_bytes)));
+      return absl::ResourceExhaustedError(fmt::format("a KV block of {} does not fit the cap of {}",
+                                                      FormatBytes(bytes),
+                                                      FormatBytes(options_.cap_bytes)));
     }
     reserved_bytes_ += bytes;
   }
@@ -173,12 +162,8 @@ absl::Status BlockStore::Write(const BlockKey& key, std::span<const std::byte> d
       fmt::format("{}/{}{}", options_.folder, next_temporary_.fetch_add(1), kPartial);
   auto write = [&]() -> absl::Status {
     ASSIGN_OR_RETURN(os::Mapping page, os::Mapping::Anonymous(kHeaderBytes));
-    Header header;
-    std::memcpy(header.key, key.bytes.data(), sizeof(header.key));
-    header.data_bytes = data.size();
-    header.data_checksum = Hash64(data.data(), data.size());
-    header.header_checksum = HeaderChecksum(header);
-    std::memcpy(page.data(), &header, sizeof(header));
+    const BlockFrame frame = MakeFrame(key, data);
+    std::memcpy(page.data(), &frame, sizeof(frame));
     ASSIGN_OR_RETURN(std::unique_ptr<os::DirectFile> file, os::DirectFile::Create(partial));
     RETURN_IF_ERROR(file->WriteAt(0, {page.data(), kHeaderBytes}));
     RETURN_IF_ERROR(file->WriteAt(kHeaderBytes, data));
@@ -186,7 +171,9 @@ absl::Status BlockStore::Write(const BlockKey& key, std::span<const std::byte> d
     fs::rename(partial, PathOf(key), error);
     return error ? ErrnoStatus(error.value(), "renaming " + partial) : absl::OkStatus();
   };
+  const int64_t start_us = clock_->NowUs();
   const absl::Status status = write();
+  const int64_t took_us = clock_->NowUs() - start_us;
   absl::MutexLock lock(&mutex_);
   reserved_bytes_ -= bytes;
   if (!status.ok()) {
@@ -201,32 +188,22 @@ absl::Status BlockStore::Write(const BlockKey& key, std::span<const std::byte> d
   index_[key] = {bytes, std::prev(order_.end())};
   state_.bytes += bytes;
   ++state_.written;
+  Average(data.size(), took_us, &state_.write_bytes_per_s);
   return absl::OkStatus();
 }
 
 absl::Status BlockStore::ReadChecked(const BlockKey& key, std::span<std::byte> out) const {
   ASSIGN_OR_RETURN(std::unique_ptr<os::DirectFile> file, os::DirectFile::OpenForRead(PathOf(key)));
   if (file->size() != FileBytes(out.size())) {
-    return absl::DataLossError(fmt::format("{} has {} bytes, not {}", file->path(), file->size(),
-                                           FileBytes(out.size())));
+    return absl::DataLossError(
+        fmt::format("{} has {} bytes, not {}", file->path(), file->size(), FileBytes(out.size())));
   }
   ASSIGN_OR_RETURN(os::Mapping page, os::Mapping::Anonymous(kHeaderBytes));
   RETURN_IF_ERROR(file->ReadAt(0, {page.data(), kHeaderBytes}));
   RETURN_IF_ERROR(file->ReadAt(kHeaderBytes, out));
-  Header header;
-  std::memcpy(&header, page.data(), sizeof(header));
-  if (header.magic != kMagic || header.version != kVersion ||
-      header.header_checksum != HeaderChecksum(header)) {
-    return absl::DataLossError(file->path() + " has a damaged header");
-  }
-  if (std::memcmp(header.key, key.bytes.data(), sizeof(header.key)) != 0 ||
-      header.data_bytes != out.size()) {
-    return absl::DataLossError(file->path() + " holds another block");
-  }
-  if (header.data_checksum != Hash64(out.data(), out.size())) {
-    return absl::DataLossError(file->path() + " has damaged bytes");
-  }
-  return absl::OkStatus();
+  BlockFrame frame;
+  std::memcpy(&frame, page.data(), sizeof(frame));
+  return CheckFrame(frame, key, out, file->path());
 }
 
 absl::Status BlockStore::Read(const BlockKey& key, std::span<std::byte> out) {
@@ -238,7 +215,7 @@ absl::Status BlockStore::Read(const BlockKey& key, std::span<std::byte> out) {
   }
   const int64_t start_us = clock_->NowUs();
   const absl::Status status = ReadChecked(key, out);
-  const int64_t took_us = std::max<int64_t>(clock_->NowUs() - start_us, 1);
+  const int64_t took_us = clock_->NowUs() - start_us;
   absl::MutexLock lock(&mutex_);
   if (!status.ok()) {
     if (absl::IsDataLoss(status)) ++state_.damaged;
@@ -246,11 +223,7 @@ absl::Status BlockStore::Read(const BlockKey& key, std::span<std::byte> out) {
     return absl::NotFoundError(std::string(Message(status)));
   }
   ++state_.read;
-  const double rate = static_cast<double>(out.size()) * 1e6 / static_cast<double>(took_us);
-  state_.read_bytes_per_s = state_.read_bytes_per_s == 0
-                                ? rate
-                                : state_.read_bytes_per_s * (1 - kAverageWeight) +
-                                      rate * kAverageWeight;
+  Average(out.size(), took_us, &state_.read_bytes_per_s);
   return absl::OkStatus();
 }
 
@@ -266,8 +239,8 @@ absl::Status BlockStore::CheckInvariants() const {
   uint64_t bytes = 0;
   for (const auto& [key, entry] : index_) bytes += entry.file_bytes;
   if (bytes != state_.bytes || order_.size() != index_.size()) {
-    return absl::InternalError(fmt::format("the index counts {} bytes, its entries {}",
-                                           state_.bytes, bytes));
+    return absl::InternalError(
+        fmt::format("the index counts {} bytes, its entries {}", state_.bytes, bytes));
   }
   uint64_t on_disk = 0;
   std::error_code error;

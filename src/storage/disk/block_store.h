@@ -1,6 +1,7 @@
 // Blocks on disk by key: one file a block, named by its key, with a header that holds the key again
-// and a checksum of the bytes. The disk tier of KV. What is read is checked; anything wrong is a miss and the file is removed,
-// so a damaged, foreign or half-written block is never served. The folder's bytes never pass the cap.
+// and a checksum of the bytes. The disk tier of KV. What is read is checked; anything wrong is a
+// miss and the file is removed, so a damaged, foreign or half-written block is never served. The
+// folder's bytes never pass the cap.
 //
 // Thread-safe; Write and Read block on the disk and are for worker threads. Files are not synced: a
 // block lost in a crash is recomputed.
@@ -32,20 +33,21 @@ using BlockKey = Digest128;
 
 struct BlockStoreOptions {
   std::string folder;
-  uint64_t cap_bytes = 0;      // of files, as the file system counts them
-  double watermark = 0.90;     // eviction starts above this share of the cap ...
-  double evict_share = 0.05;   // ... and removes this share of it, least recently used first
+  uint64_t cap_bytes = 0;     // of files, as the file system counts them
+  double watermark = 0.90;    // eviction starts above this share of the cap ...
+  double evict_share = 0.05;  // ... and removes this share of it, least recently used first
 };
 
 struct BlockStoreState {
   uint64_t blocks = 0;
   uint64_t bytes = 0;
-  uint64_t written = 0;            // blocks since start
+  uint64_t written = 0;  // blocks since start
   uint64_t read = 0;
-  uint64_t damaged = 0;            // blocks that failed a check
-  uint64_t refused = 0;            // writes that did not fit or failed
-  bool read_only = false;          // after a failed write: reads go on, nothing is written any more
-  double read_bytes_per_s = 0;     // moving average of what reads got; 0: none yet
+  uint64_t damaged = 0;          // blocks that failed a check
+  uint64_t refused = 0;          // writes that did not fit or failed
+  bool read_only = false;        // after a failed write: reads go on, nothing is written any more
+  double read_bytes_per_s = 0;   // moving average of what single reads got; 0: none yet
+  double write_bytes_per_s = 0;  // the same of writes
 };
 
 class BlockStore {
@@ -53,18 +55,20 @@ class BlockStore {
   // Creates the folder, takes over the blocks that lie there and removes what is no block of ours.
   // Oldest files first when they exceed the cap.
   static absl::StatusOr<std::unique_ptr<BlockStore>> Open(const BlockStoreOptions& options,
-                                                         const Clock* clock);
+                                                          const Clock* clock);
 
   bool Contains(const BlockKey& key) const;
-  // Stores `data` (a multiple of 4 KiB). Evicts for it; ResourceExhausted if it cannot fit. A failed
-  // write leaves no file; one for want of space or by a failing disk makes the store read-only.
+  // Stores `data` (a multiple of 4 KiB). Evicts for it; ResourceExhausted if it cannot fit. A
+  // failed write leaves no file; one for want of space or by a failing disk makes the store
+  // read-only.
   absl::Status Write(const BlockKey& key, std::span<const std::byte> data);
   // Fills `out`. NotFound for a block that is not there or fails a check (and is removed then).
   absl::Status Read(const BlockKey& key, std::span<std::byte> out);
   void Remove(const BlockKey& key);
 
   BlockStoreState State() const;
-  // Internal if the index and the folder disagree or the cap is passed (for tests: scans the folder).
+  // Internal if the index and the folder disagree or the cap is passed (for tests: scans the
+  // folder).
   absl::Status CheckInvariants() const;
 
  private:

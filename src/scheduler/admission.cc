@@ -1,0 +1,242 @@
+// Who gets in, with which KV, and who gives way.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "scheduler/scheduler_impl.h"
+
+namespace terrace::scheduler {
+namespace {
+
+void AddChoice(LiveRequest* live, const std::string& why) {
+  if (why.empty()) return;
+  if (!live->kv_choice.empty()) live->kv_choice += "; ";
+  live->kv_choice += why;
+}
+
+}  // namespace
+
+kv::BlockKey SchedulerImpl::RootOf(const ModelQueue& queue, const LiveRequest& live) const {
+  const engine::EngineModel& model = *queue.model;
+  return kv::RootKey({.fingerprint = model.weights().fingerprint(),
+                      .adapter = "",
+                      .kv_dtype = engine::KvDTypeName(model.kv_geometry().dtype),
+                      .tenant = live.request->tenant});
+}
+
+void SchedulerImpl::AdmitLocked(ModelQueue* queue) {
+  uint64_t kv_bytes = 0;
+  size_t running = 0;
+  for (const auto& [name, other] : queues_) {
+    kv_bytes += other->booked_kv_bytes();
+    running += other->running.size();
+  }
+  const uint64_t budget = Budget();
+  const uint64_t weights = std::min(queue->model->weights().total_bytes(), budget);
+  while (!queue->waiting.empty() &&
+         queue->running.size() < static_cast<size_t>(options_.max_batch)) {
+    std::unique_ptr<LiveRequest>& live = queue->waiting.front();
+    JoinLocked(*queue, live.get());
+    const uint64_t need = queue->BookedBytes(*live);
+    // Alone, a request that can fit at all is let in and grows as far as it can.
+    if (running > 0 && weights + kv_bytes + need > budget) break;
+    kv_bytes += need;
+    ++running;
+    BeginKvLocked(queue, live.get());
+    queue->running.push_back(std::move(live));
+    queue->waiting.pop_front();
+    --waiting_;
+  }
+}
+
+void SchedulerImpl::JoinLocked(const ModelQueue& queue, LiveRequest* live) {
+  live->leader.clear();
+  live->alike = 0;
+  if (options_.cache == nullptr) return;
+  const std::span<const int32_t> tokens = std::span<const int32_t>(live->tokens);
+  for (const auto& other : queue.running) {
+    if (other->request->tenant != live->request->tenant) continue;
+    // The last token of either is always computed: its logits are wanted.
+    const size_t most = std::min(tokens.size(), other->tokens.size()) - 1;
+    const auto differ = std::mismatch(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(most),
+                                      other->tokens.begin());
+    const auto alike =
+        static_cast<int32_t>(differ.first - tokens.begin()) / kv::kBlockTokens * kv::kBlockTokens;
+    if (alike <= live->alike) continue;
+    live->alike = alike;
+    live->leader = other->kv->length() < alike ? other->request->id : "";
+  }
+}
+
+void SchedulerImpl::BeginKvLocked(ModelQueue* queue, LiveRequest* live) {
+  const tier::Owner owner{queue->model->name(), live->request->tenant, tier::Kind::kKv};
+  live->kv.emplace(engine_->manager(), options_.cache, RootOf(*queue, *live), owner,
+                   queue->model->kv_geometry().block_bytes());
+  if (options_.cache != nullptr) {
+    FindKvLocked(queue, live, live->leader.empty(), false);
+  }
+}
+
+void SchedulerImpl::FindKvLocked(ModelQueue* queue, LiveRequest* live, bool load, bool again) {
+  const std::string& model = queue->model->name();
+  kv::Cache::Found found = options_.cache->Find(
+      live->kv->root(), std::span<const int32_t>(live->tokens).first(live->tokens.size() - 1),
+      again);
+  const auto held = static_cast<size_t>(live->kv->length() / kv::kBlockTokens);
+  if (found.device.size() > held) {
+    found.device.erase(found.device.begin(), found.device.begin() + static_cast<ptrdiff_t>(held));
+    const auto tokens = static_cast<int32_t>(found.device.size()) * kv::kBlockTokens;
+    if (live->first_token_us == 0) {
+      live->cached += tokens;
+      metrics_->Count(MetricId::kKvTokens, {model, "device"}, tokens);
+    }
+    live->kv->Adopt(std::move(found.device));
+  }
+  if (live->alike > 0 && live->kv->length() >= live->alike) live->leader.clear();
+  if (!load || (found.stored.empty() && found.beyond.empty())) return;
+  kv::Cache::LoadAsk ask;
+  ask.compute_s = queue->BlockSeconds();
+  ask.block_bytes = live->kv->block_bytes();
+  if (!found.stored.empty()) {
+    const kv::LoadChoice choice =
+        options_.cache->Weigh(found.stored.size(), ask.block_bytes, ask.compute_s);
+    AddChoice(live, choice.why);
+    if (!choice.load) return;
+  }
+  ask.stored = std::move(found.stored);
+  ask.beyond = std::move(found.beyond);
+  ask.owner = live->kv->owner();
+  live->restore = ++last_restore_;
+  ++restores_;
+  options_.cache->Load(
+      std::move(ask), [this, id = live->request->id, number = live->restore](
+                          kv::Cache::Loaded loaded) { OnRestored(id, number, std::move(loaded)); });
+}
+
+void SchedulerImpl::OnRestored(const std::string& id, uint64_t number, kv::Cache::Loaded loaded) {
+  absl::MutexLock lock(&mutex_);
+  --restores_;
+  wake_ = true;
+  // Its request may be gone, or have given way and begun anew: what came then just stays cached.
+  auto it = live_.find(id);
+  if (it == live_.end() || it->second->restore != number) return;
+  it->second->arrived = std::move(loaded);
+  it->second->restore = 0;
+}
+
+void SchedulerImpl::CollectKvLocked(ModelQueue* queue) {
+  const std::string& model = queue->model->name();
+  for (auto& live : queue->running) {
+    AddChoice(live.get(), live->arrived.why);
+    if (!live->arrived.blocks.empty()) {
+      const auto blocks = static_cast<int32_t>(live->arrived.blocks.size());
+      const auto remote = static_cast<int32_t>(live->arrived.from_remote);
+      if (live->first_token_us == 0) {
+        live->restored += blocks * kv::kBlockTokens;
+        live->cached += blocks * kv::kBlockTokens;
+        metrics_->Count(MetricId::kKvTokens, {model, "disk"}, (blocks - remote) * kv::kBlockTokens);
+        metrics_->Count(MetricId::kKvTokens, {model, "remote"}, remote * kv::kBlockTokens);
+      }
+      live->kv->Adopt(std::move(live->arrived.blocks));
+    }
+    live->arrived = {};
+    if (live->leader.empty()) continue;
+    auto leader =
+        std::find_if(queue->running.begin(), queue->running.end(),
+                     [&](const auto& other) { return other->request->id == live->leader; });
+    const bool gone = leader == queue->running.end();
+    if (!gone && (*leader)->kv->length() < live->alike) continue;
+    live->leader.clear();
+    FindKvLocked(queue, live.get(), true, true);
+  }
+}
+
+bool SchedulerImpl::DropDraftsLocked() {
+  bool dropped = false;
+  for (auto& [name, queue] : queues_) {
+    for (auto& live : queue->running) {
+      dropped |= live->draft != nullptr && live->draft->kv.own_bytes() > 0;
+      live->draft.reset();
+    }
+  }
+  return dropped;
+}
+
+void SchedulerImpl::ReleaseVictimLocked(ModelQueue* queue, LiveRequest* victim) {
+  std::string how = "dropped";
+  const storage::BlockStore* store = options_.cache != nullptr ? options_.cache->store() : nullptr;
+  const size_t blocks = victim->kv->shared_blocks().size();
+  if (store != nullptr && blocks > 0) {
+    const storage::BlockStoreState disk = store->State();
+    const double compute_s = static_cast<double>(blocks) * queue->BlockSeconds();
+    const auto bytes = static_cast<double>(blocks * victim->kv->block_bytes());
+    const double move_s = disk.write_bytes_per_s > 0 && disk.read_bytes_per_s > 0
+                              ? bytes / disk.write_bytes_per_s + bytes / disk.read_bytes_per_s
+                              : 0;  // not known yet: then moving is how to learn it
+    if (!disk.read_only && (compute_s == 0 || move_s < compute_s)) {
+      options_.cache->MoveDown(victim->kv->shared_blocks());
+      how = "moved";
+    }
+    AddChoice(victim, fmt::format("gave way, {}: moving takes {:.1f} ms, computing {:.1f} ms", how,
+                                  move_s * 1e3, compute_s * 1e3));
+  }
+  metrics_->Count(MetricId::kKvPreemptions, {queue->model->name(), how});
+  victim->kv.reset();
+  victim->draft.reset();
+  victim->restore = 0;
+  victim->arrived = {};
+  victim->leader.clear();
+  victim->alike = 0;
+}
+
+bool SchedulerImpl::PreemptLocked(ModelQueue* preferred) {
+  // Paused sequences of other models give way first; then the youngest of this one.
+  ModelQueue* victim_queue = nullptr;
+  size_t total = 0;
+  for (auto& [name, queue] : queues_) {
+    total += queue->running.size();
+    if (queue.get() != preferred && !queue->running.empty()) victim_queue = queue.get();
+  }
+  if (total < 2) return false;
+  if (victim_queue == nullptr) victim_queue = preferred;
+  std::unique_ptr<LiveRequest> victim = std::move(victim_queue->running.back());
+  victim_queue->running.pop_back();
+  ReleaseVictimLocked(victim_queue, victim.get());
+  victim_queue->waiting.push_front(std::move(victim));
+  ++waiting_;
+  hold_admission_ = true;
+  return true;
+}
+
+bool SchedulerImpl::HandleStepError(ModelQueue* queue, const std::vector<LiveRequest*>& step,
+                                    const absl::Status& status) {
+  Finished finished;
+  {
+    absl::MutexLock lock(&mutex_);
+    in_step_.clear();
+    stepping_.clear();
+    last_work_us_ = clock_->NowUs();
+    queue->waiting_since_us = last_work_us_;
+    const bool cancelled = absl::IsCancelled(status);
+    const bool no_memory = absl::IsResourceExhausted(status);
+    // Blocks that are being written down are free in a moment.
+    if (no_memory && options_.cache != nullptr && options_.cache->moving()) return false;
+    const bool made_room = no_memory && (DropDraftsLocked() || PreemptLocked(queue));
+    if (!cancelled && !made_room) {
+      for (LiveRequest* live : step) {
+        finished.emplace_back(TakeRunningLocked(queue, live),
+                              Info(*live, FinishReason::kError, status));
+      }
+    }
+    SetQueueGaugesLocked(*queue);
+  }
+  Finish(std::move(finished));
+  return true;
+}
+
+}  // namespace terrace::scheduler

@@ -1,0 +1,204 @@
+// The scheduler's inside: queues of requests by model, the loop that steps them, and what happens
+// to their KV. Declared here so that its parts can stand in files of their own: scheduler.cc
+// (requests come and go, the loop), admission.cc (who gets in, with which KV, and who gives way),
+// step.cc (what a step holds, and what its logits become).
+#ifndef TERRACE_SCHEDULER_SCHEDULER_IMPL_H_
+#define TERRACE_SCHEDULER_SCHEDULER_IMPL_H_
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "base/random.h"
+#include "engine/engine.h"
+#include "kv/cache.h"
+#include "obs/metrics.h"
+#include "scheduler/live_request.h"
+#include "scheduler/plan.h"
+#include "scheduler/scheduler.h"
+#include "scheduler/step_budget.h"
+
+namespace terrace::scheduler {
+
+// Tokens of growth booked beyond the prompt when a request is admitted; more is taken as it comes,
+// and the youngest request gives way if it cannot be had.
+inline constexpr int32_t kBookedGrowth = 256;
+
+// One model and its requests.
+struct ModelQueue {
+  explicit ModelQueue(const StepBudget& step_budget) : budget(step_budget) {}
+
+  std::shared_ptr<engine::EngineModel> model;
+  std::deque<std::unique_ptr<LiveRequest>> waiting;
+  std::vector<std::unique_ptr<LiveRequest>> running;  // oldest first
+  int64_t waiting_since_us = 0;
+  bool removed = false;
+  StepBudget budget;
+  double prefill_tokens_per_s = 0;  // moving average; 0: not known yet
+
+  bool has_work() const { return !waiting.empty() || !running.empty(); }
+  // What a request may come to before anyone is asked to give way. What it has in common with one
+  // that was running before it is booked there.
+  uint64_t BookedBytes(const LiveRequest& live) const {
+    const auto tokens = static_cast<int32_t>(live.tokens.size());
+    const int32_t held =
+        live.kv ? static_cast<int32_t>(live.kv->blocks().size()) * kv::kBlockTokens : 0;
+    return model->KvBytes(std::max(held, std::min(live.token_limit, tokens + kBookedGrowth))) -
+           model->KvBytes(live.alike);
+  }
+  uint64_t booked_kv_bytes() const {
+    uint64_t bytes = 0;
+    for (const auto& live : running) bytes += BookedBytes(*live);
+    return bytes;
+  }
+  // Seconds to compute one KV block's tokens; 0: not known yet.
+  double BlockSeconds() const {
+    return prefill_tokens_per_s > 0 ? kv::kBlockTokens / prefill_tokens_per_s : 0;
+  }
+};
+
+class SchedulerImpl final : public Scheduler {
+ public:
+  SchedulerImpl(const SchedulerOptions& options, engine::Engine* engine, const Clock* clock,
+                Metrics* metrics)
+      : options_(options),
+        engine_(engine),
+        clock_(clock),
+        metrics_(metrics),
+        device_budget_bytes_(engine->manager()->Snapshot().device_budget_bytes),
+        random_(options.seed) {
+    plan_options_.max_wait_us = options.max_wait_us;
+    thread_ = std::thread([this] { Loop(); });
+  }
+
+  ~SchedulerImpl() override {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+      draining_ = true;
+      CancelAllLocked();
+    }
+    thread_.join();
+    absl::MutexLock lock(&mutex_);
+    auto no_restores = [this] {
+      mutex_.AssertHeld();
+      return restores_ == 0;
+    };
+    mutex_.Await(absl::Condition(&no_restores));
+  }
+
+  absl::Status AddModel(std::shared_ptr<engine::EngineModel> model) override;
+  absl::Status RemoveModel(const std::string& name) override;
+  absl::Status Submit(std::unique_ptr<Request> request) override;
+  void Cancel(const std::string& request_id) override;
+  bool Drain(int64_t timeout_us) override;
+  SchedulerState State() const override;
+
+ private:
+  // What a step computes: entry i is of request i.
+  struct StepWork {
+    std::vector<LiveRequest*> requests;
+    std::vector<engine::StepEntry> entries;
+    int32_t decode_rows = 0;
+    int32_t prompt_rows = 0;
+  };
+  using Finished = std::vector<std::pair<std::unique_ptr<LiveRequest>, FinishInfo>>;
+
+  void Loop();
+  // Runs one step of `queue`; false if none of its requests could go on.
+  bool RunStep(ModelQueue* queue, bool admit) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Gives a request its KV: empty, or begun with what the cache holds.
+  void BeginKvLocked(ModelQueue* queue, LiveRequest* live) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Adopts what the cache has in device memory; then starts loading what lies below, if that pays.
+  // `again`: it looked before.
+  void FindKvLocked(ModelQueue* queue, LiveRequest* live, bool load, bool again)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Looks for the running request that begins most like `live` and notes how much is alike. If that
+  // one has yet to compute some of it, `live` will wait for that instead of computing it twice.
+  void JoinLocked(const ModelQueue& queue, LiveRequest* live) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Lets go on those whose wait for another's KV or for a load is over.
+  void CollectKvLocked(ModelQueue* queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnRestored(const std::string& id, uint64_t number, kv::Cache::Loaded loaded)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  kv::BlockKey RootOf(const ModelQueue& queue, const LiveRequest& live) const;
+  void BuildStepLocked(ModelQueue* queue, int64_t now_us, StepWork* work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Chooses streams whose next tokens are guessed, and guesses.
+  void GuessAhead(ModelQueue* queue, StepWork* work) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Samples for one entry, also after each guess that was right; true if the request ends.
+  bool TakeLogits(LiveRequest* live, const engine::StepEntry& step_entry,
+                  engine::EntryResult* entry, FinishInfo* info);
+  void MeasureLocked(ModelQueue* queue, const StepWork& work, int64_t busy_us)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AdmitLocked(ModelQueue* queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes cancelled requests out of every queue.
+  void CollectCancelledLocked(Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CancelAllLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::unique_ptr<LiveRequest> TakeRunningLocked(ModelQueue* queue, const LiveRequest* live)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  PlanDecision DecideLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What weights and KV may take: the device budget less the engine's workspace.
+  uint64_t Budget() const {
+    return device_budget_bytes_ - std::min(device_budget_bytes_, engine_->workspace_bytes());
+  }
+  // After a step that failed for want of memory: sends the youngest sequence back to wait. False if
+  // there was only one in the whole scheduler.
+  bool PreemptLocked(ModelQueue* preferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Gives back a victim's KV: written to disk first if reading it back will be cheaper than
+  // computing it.
+  void ReleaseVictimLocked(ModelQueue* queue, LiveRequest* victim)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Gives back the KV of every draft sequence; true if there was some.
+  bool DropDraftsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Fails what the step ran, or makes room for it. False if nothing can go on until memory that is
+  // being written down is free.
+  bool HandleStepError(ModelQueue* queue, const std::vector<LiveRequest*>& step,
+                       const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Samples once; true if the request has ended, with `info` filled.
+  bool Advance(LiveRequest* live, std::span<float> logits, FinishInfo* info);
+  FinishInfo Info(const LiveRequest& live, FinishReason reason, absl::Status status) const;
+  void Finish(Finished finished) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SetQueueGaugesLocked(const ModelQueue& queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const SchedulerOptions options_;
+  PlanOptions plan_options_;
+  engine::Engine* const engine_;
+  const Clock* const clock_;
+  Metrics* const metrics_;
+  const uint64_t device_budget_bytes_;
+
+  mutable absl::Mutex mutex_;
+  std::map<std::string, std::unique_ptr<ModelQueue>> queues_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, LiveRequest*> live_ ABSL_GUARDED_BY(mutex_);
+  std::vector<LiveRequest*> in_step_ ABSL_GUARDED_BY(mutex_);
+  std::string current_ ABSL_GUARDED_BY(mutex_);   // model that has the turn
+  std::string stepping_ ABSL_GUARDED_BY(mutex_);  // model whose step runs now, else empty
+  int64_t last_work_us_ ABSL_GUARDED_BY(mutex_) = 0;
+  int32_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
+  int32_t restores_ ABSL_GUARDED_BY(mutex_) = 0;       // loads of KV under way
+  uint64_t last_restore_ ABSL_GUARDED_BY(mutex_) = 0;  // loads are numbered from 1
+  int32_t finishing_ ABSL_GUARDED_BY(mutex_) = 0;      // ended, but their sinks not yet told
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool wake_ ABSL_GUARDED_BY(mutex_) = false;
+  // Set when a sequence had to give way for memory, until another ends: letting it in at once would
+  // only repeat that.
+  bool hold_admission_ ABSL_GUARDED_BY(mutex_) = false;
+  SchedulerState totals_ ABSL_GUARDED_BY(mutex_);
+
+  // Set while a step runs whose every request has been cancelled.
+  tier::CancelFlag step_cancel_;
+  Random random_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace terrace::scheduler
+
+#endif  // TERRACE_SCHEDULER_SCHEDULER_IMPL_H_

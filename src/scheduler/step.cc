@@ -1,0 +1,263 @@
+// What a step holds, and what its logits become.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "scheduler/scheduler_impl.h"
+
+namespace terrace::scheduler {
+namespace {
+
+// Pinning resident segments takes some microseconds; a wait above this is for weights on their way.
+constexpr int64_t kSwapFloorUs = 1000;
+// Steps of fewer prompt rows than this say little about the prefill rate.
+constexpr int32_t kRateRows = 32;
+constexpr double kRateWeight = 0.3;
+// Rows of streams up to which guesses are added: as long as a step's time is that of reading the
+// weights once, more rows are almost free; beyond, wrong guesses cost other streams.
+constexpr int32_t kGuessRows = 16;
+// Rows that a draft model may catch up on beside one step, so that a long prompt does not stall the
+// streams of others.
+constexpr int32_t kDraftCatchUpRows = 64;
+// Tokens without guesses after guesses were wrong again and again.
+constexpr int32_t kGuessPause = 16;
+
+}  // namespace
+
+void SchedulerImpl::BuildStepLocked(ModelQueue* queue, int64_t now_us, StepWork* work) {
+  auto add = [&](LiveRequest* live, int32_t count) {
+    engine::StepEntry entry;
+    entry.kv = &*live->kv;
+    entry.tokens =
+        std::span<const int32_t>(live->tokens)
+            .subspan(static_cast<size_t>(live->kv->length()), static_cast<size_t>(count));
+    entry.want_logits = count == live->pending();
+    work->entries.push_back(entry);
+    work->requests.push_back(live);
+    if (live->started_us != 0) return;
+    live->started_us = now_us;
+    metrics_->Observe(MetricId::kQueueSeconds, {queue->model->name()},
+                      static_cast<double>(now_us - live->submitted_us) * 1e-6);
+    metrics_->Count(MetricId::kPromptTokens, {queue->model->name()},
+                    static_cast<double>(live->request->prompt.size()));
+  };
+  // Streams that decode come first, so that a long prompt does not stall them; prompts share what
+  // the budget leaves, oldest first.
+  for (auto& live : queue->running) {
+    if (!live->can_step() || live->pending() != 1 || work->decode_rows >= options_.step_tokens) {
+      continue;
+    }
+    add(live.get(), 1);
+    ++work->decode_rows;
+  }
+  const int32_t prompt_rows = queue->budget.PromptRows(work->decode_rows);
+  for (auto& live : queue->running) {
+    const int32_t left = prompt_rows - work->prompt_rows;
+    if (!live->can_step() || live->pending() <= 1 || left <= 0) continue;
+    const int32_t count = std::min(live->pending(), left);
+    add(live.get(), count);
+    work->prompt_rows += count;
+  }
+}
+
+void SchedulerImpl::GuessAhead(ModelQueue* queue, StepWork* work) {
+  const engine::SpeculationOptions& how = queue->model->speculation();
+  using Kind = engine::SpeculationOptions::Kind;
+  if (how.kind == Kind::kNone) return;
+  int32_t left = std::min(kGuessRows, options_.step_tokens) - work->decode_rows;
+  std::vector<engine::DraftAsk> asks;
+  std::vector<size_t> owners;  // entries of `asks`
+  for (size_t i = 0; i < work->entries.size() && left > 0; ++i) {
+    LiveRequest* live = work->requests[i];
+    if (live->pending() != 1) continue;
+    if (live->guess_pause > 0) {
+      --live->guess_pause;
+      continue;
+    }
+    const auto length = static_cast<int32_t>(live->tokens.size());
+    engine::DraftAsk ask;
+    ask.tokens = live->tokens;
+    // The token after the last guess that is right must still be within the limit.
+    ask.count = std::min({live->guess_length, left, live->token_limit - length - 1});
+    if (ask.count <= 0) continue;
+    if (how.kind == Kind::kNgram) {
+      ask.guesses = live->ngrams.Guess(live->tokens, ask.count);
+    } else {
+      if (live->draft == nullptr) {
+        live->draft = std::make_unique<engine::DraftSequence>(engine_->manager(), *how.draft,
+                                                              live->request->tenant);
+      }
+      ask.sequence = live->draft.get();
+    }
+    left -= ask.count;
+    asks.push_back(std::move(ask));
+    owners.push_back(i);
+  }
+  if (how.kind == Kind::kDraft && !asks.empty()) {
+    // Without guesses (no memory for the draft, a cancelled step) the step is an ordinary one.
+    engine::Draft(*engine_, *how.draft, asks, kDraftCatchUpRows, &step_cancel_).IgnoreError();
+  }
+  for (size_t i = 0; i < asks.size(); ++i) {
+    if (asks[i].guesses.empty()) continue;
+    engine::StepEntry& entry = work->entries[owners[i]];
+    LiveRequest* live = work->requests[owners[i]];
+    live->step_tokens.assign(1, live->tokens.back());
+    live->step_tokens.insert(live->step_tokens.end(), asks[i].guesses.begin(),
+                             asks[i].guesses.end());
+    entry.tokens = live->step_tokens;
+    entry.guessed = static_cast<int32_t>(asks[i].guesses.size());
+    work->decode_rows += entry.guessed;
+  }
+}
+
+bool SchedulerImpl::TakeLogits(LiveRequest* live, const engine::StepEntry& step_entry,
+                               engine::EntryResult* entry, FinishInfo* info) {
+  bool ended = Advance(live, entry->logits, info);
+  if (step_entry.guessed == 0) return ended;
+  // Each token is sampled as if no guess had been made; a guess that equals it only means that the
+  // logits after it are there already. So the distribution, and with a seed the text, is the same.
+  const std::span<const int32_t> guesses =
+      step_entry.tokens.last(static_cast<size_t>(step_entry.guessed));
+  size_t right = 0;
+  while (!ended && right < guesses.size() && live->tokens.back() == guesses[right]) {
+    ended = Advance(live, entry->after_guess[right++], info);
+  }
+  live->kv->Commit(guesses.first(right));
+  live->kv->TrimReserve();
+  const auto accepted = static_cast<int32_t>(right);
+  live->guessed += step_entry.guessed;
+  live->accepted += accepted;
+  if (accepted == step_entry.guessed) {
+    live->guess_length = std::min(live->guess_length + 1, live->most_guesses);
+  } else if (accepted == 0) {
+    live->guess_length /= 2;
+    if (live->guess_length == 0) {
+      live->guess_length = 1;
+      live->guess_pause = kGuessPause;
+    }
+  }
+  const std::string& model = live->request->model;
+  metrics_->Count(MetricId::kGuessedTokens, {model}, step_entry.guessed);
+  metrics_->Count(MetricId::kAcceptedTokens, {model}, accepted);
+  if (ended) {
+    info->guessed_tokens = live->guessed;
+    info->accepted_tokens = live->accepted;
+  }
+  return ended;
+}
+
+void SchedulerImpl::MeasureLocked(ModelQueue* queue, const StepWork& work, int64_t busy_us) {
+  if (busy_us <= 0) return;
+  queue->budget.OnStep(work.decode_rows, work.prompt_rows, busy_us);
+  double& average = queue->prefill_tokens_per_s;
+  // Beside streams, prompts are read in small pieces and seem slow; better than knowing nothing.
+  if (work.prompt_rows < kRateRows || (work.decode_rows > 0 && average > 0)) return;
+  const double rate = static_cast<double>(work.prompt_rows) * 1e6 / static_cast<double>(busy_us);
+  average = average == 0 ? rate : average * (1 - kRateWeight) + rate * kRateWeight;
+}
+
+bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
+  StepWork work;
+  int64_t start_us = clock_->NowUs();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (admit && (!hold_admission_ || queue->running.empty())) AdmitLocked(queue);
+    BuildStepLocked(queue, start_us, &work);
+    in_step_ = work.requests;
+    step_cancel_.cancelled = false;
+    SetQueueGaugesLocked(*queue);
+    if (work.entries.empty()) {
+      stepping_.clear();
+      return false;
+    }
+  }
+  GuessAhead(queue, &work);
+  start_us = clock_->NowUs();
+  absl::StatusOr<engine::StepResult> result =
+      engine_->Step(*queue->model, work.entries, &step_cancel_);
+  if (!result.ok()) return HandleStepError(queue, work.requests, result.status());
+  std::vector<std::pair<LiveRequest*, FinishInfo>> ended;
+  uint64_t prompt_tokens = 0, generated = 0;
+  for (size_t i = 0; i < work.requests.size(); ++i) {
+    LiveRequest* live = work.requests[i];
+    if (live->first_token_us == 0) {
+      live->swap_us += result->weight_wait_us;
+      prompt_tokens += work.entries[i].tokens.size();
+    }
+    engine::EntryResult& entry = result->entries[i];
+    if (!entry.status.ok()) {
+      ended.emplace_back(live, Info(*live, FinishReason::kError, entry.status));
+      continue;
+    }
+    if (entry.logits.empty() || live->cancelled) {
+      live->kv->TrimReserve();
+      continue;
+    }
+    FinishInfo info;
+    const int32_t before = live->generated;
+    if (TakeLogits(live, work.entries[i], &entry, &info)) ended.emplace_back(live, std::move(info));
+    generated += static_cast<uint64_t>(live->generated - before);
+  }
+  Finished finished;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (auto& [live, info] : ended) {
+      finished.emplace_back(TakeRunningLocked(queue, live), std::move(info));
+    }
+    in_step_.clear();
+    stepping_.clear();
+    last_work_us_ = clock_->NowUs();
+    queue->waiting_since_us = last_work_us_;
+    totals_.last_step_us = last_work_us_;
+    totals_.prompt_tokens += prompt_tokens;
+    totals_.generated_tokens += generated;
+    MeasureLocked(queue, work, last_work_us_ - start_us - result->weight_wait_us);
+    SetQueueGaugesLocked(*queue);
+  }
+  Finish(std::move(finished));
+  return true;
+}
+
+bool SchedulerImpl::Advance(LiveRequest* live, std::span<float> logits, FinishInfo* info) {
+  const Request& request = *live->request;
+  const TokenEvent event = live->sampler->Sample(logits, request.constraint.get());
+  const int64_t now_us = clock_->NowUs();
+  if (live->first_token_us == 0) {
+    live->first_token_us = now_us;
+    metrics_->Count(MetricId::kKvTokens, {request.model, "computed"},
+                    std::max(static_cast<int32_t>(request.prompt.size()) - live->cached, 0));
+    metrics_->Observe(MetricId::kTimeToFirstTokenSeconds, {request.model},
+                      static_cast<double>(now_us - live->submitted_us) * 1e-6);
+    if (live->swap_us > kSwapFloorUs) {
+      metrics_->Count(MetricId::kSwaps, {request.model});
+      metrics_->Observe(MetricId::kSwapSeconds, {request.model},
+                        static_cast<double>(live->swap_us) * 1e-6);
+    }
+  } else {
+    metrics_->Observe(MetricId::kInterTokenSeconds, {request.model},
+                      static_cast<double>(now_us - live->last_token_us) * 1e-6);
+  }
+  live->last_token_us = now_us;
+  const std::vector<int32_t>& ends = request.end_tokens;
+  if (std::find(ends.begin(), ends.end(), event.token) != ends.end()) {
+    *info = Info(*live, FinishReason::kStop, absl::OkStatus());
+    return true;
+  }
+  live->tokens.push_back(event.token);
+  ++live->generated;
+  metrics_->Count(MetricId::kGeneratedTokens, {request.model});
+  if (!request.sink->OnToken(event)) {
+    *info = Info(*live, FinishReason::kStop, absl::OkStatus());
+    return true;
+  }
+  if (static_cast<int32_t>(live->tokens.size()) >= live->token_limit) {
+    *info = Info(*live, FinishReason::kLength, absl::OkStatus());
+    return true;
+  }
+  return false;
+}
+
+}  // namespace terrace::scheduler

@@ -1,0 +1,66 @@
+#include "scheduler/step_budget.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace terrace::scheduler {
+namespace {
+
+constexpr double kWeight = 0.25;
+// One slow step (the machine was busy with something else) counts as this much slower at most.
+constexpr double kOutlier = 2.0;
+// Fewer rows than this a step would hardly ever end a prompt.
+constexpr int32_t kLeastRows = 4;
+// Before anything is known, and after which rows may double from step to step.
+constexpr int32_t kFirstRows = 16;
+
+void Average(double sample, double* average) {
+  if (*average == 0) {
+    *average = sample;
+    return;
+  }
+  sample = std::min(sample, *average * kOutlier);
+  *average += (sample - *average) * kWeight;
+}
+
+}  // namespace
+
+StepBudget::Alone& StepBudget::For(int32_t decode_rows) {
+  return alone_[static_cast<size_t>(std::bit_width(static_cast<uint32_t>(decode_rows)) - 1)];
+}
+
+int32_t StepBudget::PromptRows(int32_t decode_rows) {
+  const int32_t most = std::max(step_rows_ - decode_rows, 0);
+  if (decode_rows <= 0 || stretch_ <= 0) return most;
+  const Alone& alone = For(decode_rows);
+  if (alone.us == 0 || alone.mixed >= kRefresh) return 0;
+  const int32_t grown = last_rows_ > 0 ? 2 * last_rows_ : kFirstRows;
+  if (prompt_row_us_ == 0) return std::min(most, kFirstRows);
+  const double room_us = alone.us * (stretch_ - 1);
+  const auto fits = static_cast<int32_t>(std::min(room_us / prompt_row_us_, 1e6));
+  return std::min(most, std::max(std::min(fits, grown), kLeastRows));
+}
+
+void StepBudget::OnStep(int32_t decode_rows, int32_t prompt_rows, int64_t took_us) {
+  const auto us = static_cast<double>(std::max<int64_t>(took_us, 1));
+  if (decode_rows <= 0) {
+    // Large pieces are cheaper a row than the small ones that fit beside streams: this only says
+    // where to begin.
+    if (prompt_rows > 0 && last_rows_ == 0) Average(us / prompt_rows, &prompt_row_us_);
+    return;
+  }
+  Alone& alone = For(decode_rows);
+  if (prompt_rows <= 0) {
+    Average(us, &alone.us);
+    alone.mixed = 0;
+    return;
+  }
+  ++alone.mixed;
+  last_rows_ = prompt_rows;
+  if (alone.us == 0) return;
+  // A step faster than its streams alone tells that those were measured in a bad moment; a little
+  // is then charged all the same, so that rows never look free.
+  Average(std::max(us - alone.us, us * 0.01) / prompt_rows, &prompt_row_us_);
+}
+
+}  // namespace terrace::scheduler

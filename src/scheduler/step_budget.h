@@ -1,0 +1,43 @@
+// How many prompt rows a step may hold beside the streams that decode in it: as many as keep the
+// step within a set factor of the time that the streams alone take, by times measured as steps run.
+// With that, the time between two tokens of a stream stays near its usual value while long prompts
+// arrive. Knows numbers only; used by one thread.
+#ifndef TERRACE_SCHEDULER_STEP_BUDGET_H_
+#define TERRACE_SCHEDULER_STEP_BUDGET_H_
+
+#include <array>
+#include <cstdint>
+
+namespace terrace::scheduler {
+
+class StepBudget {
+ public:
+  // `step_rows`: most rows of a step. `stretch`: how much longer than its streams alone a step with
+  // prompt rows may take; 0 sets no limit.
+  StepBudget(int32_t step_rows, double stretch) : step_rows_(step_rows), stretch_(stretch) {}
+
+  // Prompt rows that may join `decode_rows` rows. 0 asks for a step without prompts, which is then
+  // the measure for the next ones; that is asked for once in a while only.
+  int32_t PromptRows(int32_t decode_rows);
+  // Tells what a step took.
+  void OnStep(int32_t decode_rows, int32_t prompt_rows, int64_t took_us);
+
+ private:
+  // Steps of decode rows alone, for each power of two of rows.
+  struct Alone {
+    double us = 0;      // moving average; 0: not measured yet
+    int32_t mixed = 0;  // mixed steps since the last measure
+  };
+  static constexpr int32_t kRefresh = 64;
+  Alone& For(int32_t decode_rows);
+
+  int32_t step_rows_;
+  double stretch_;
+  std::array<Alone, 32> alone_;
+  double prompt_row_us_ = 0;  // moving average of what one more prompt row costs
+  int32_t last_rows_ = 0;     // prompt rows of the last mixed step
+};
+
+}  // namespace terrace::scheduler
+
+#endif  // TERRACE_SCHEDULER_STEP_BUDGET_H_

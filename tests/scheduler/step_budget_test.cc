@@ -1,0 +1,105 @@
+#include "scheduler/step_budget.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/random.h"
+
+namespace terrace::scheduler {
+namespace {
+
+// A machine on which a step takes `fixed` plus a time for each row.
+struct Machine {
+  double fixed_us = 30'000;
+  double decode_row_us = 500;
+  double prompt_row_us = 2'000;
+  double noise = 0;
+  Random random{11};
+
+  int64_t Step(int32_t decode, int32_t prompt) {
+    const double us = fixed_us + decode * decode_row_us + prompt * prompt_row_us;
+    return static_cast<int64_t>(us * (1 + noise * random.Uniform()));
+  }
+};
+
+TEST(StepBudget, APromptAloneFillsTheStep) {
+  StepBudget budget(512, 1.7);
+  EXPECT_EQ(budget.PromptRows(0), 512);
+  StepBudget unlimited(512, 0);
+  EXPECT_EQ(unlimited.PromptRows(8), 504);
+}
+
+TEST(StepBudget, TheStreamsAreMeasuredAloneFirst) {
+  StepBudget budget(512, 1.7);
+  EXPECT_EQ(budget.PromptRows(8), 0);
+  budget.OnStep(8, 0, 30'000);
+  EXPECT_GT(budget.PromptRows(8), 0);
+}
+
+// The law that this is for: 8 streams, a prompt of 4096 tokens arrives; the 99th percentile of the
+// streams' gaps is within twice the median, and the prompt does get done.
+TEST(StepBudget, GapsStayWithinTwiceTheMedianWhileALongPromptArrives) {
+  for (const double prompt_row_us : {100.0, 2'000.0, 4'000.0}) {
+    for (const double noise : {0.0, 0.15}) {
+      Machine machine;
+      machine.prompt_row_us = prompt_row_us;
+      machine.noise = noise;
+      StepBudget budget(512, 1.7);
+      std::vector<int64_t> gaps;
+      auto step = [&](int32_t prompt) {
+        const int64_t us = machine.Step(8, prompt);
+        budget.OnStep(8, prompt, us);
+        gaps.push_back(us);
+      };
+      for (int i = 0; i < 200; ++i) step(0);
+      int32_t left = 4096;
+      int steps = 0;
+      while (left > 0 && ++steps < 5000) {
+        const int32_t rows = std::min(left, budget.PromptRows(8));
+        step(rows);
+        left -= rows;
+      }
+      for (int i = 0; i < 200; ++i) step(0);
+      EXPECT_EQ(left, 0);
+      std::sort(gaps.begin(), gaps.end());
+      const auto p50 = static_cast<double>(gaps[gaps.size() / 2]);
+      const auto p99 = static_cast<double>(gaps[gaps.size() * 99 / 100]);
+      EXPECT_LE(p99, 2 * p50) << prompt_row_us << " us a row, noise " << noise;
+    }
+  }
+}
+
+// Where prompt rows cost almost nothing beside streams, long prompts are not held up.
+TEST(StepBudget, CheapRowsFillTheStep) {
+  Machine machine;
+  machine.prompt_row_us = 5;
+  StepBudget budget(512, 1.7);
+  int32_t rows = 0;
+  for (int i = 0; i < 40; ++i) {
+    rows = budget.PromptRows(8);
+    budget.OnStep(8, rows, machine.Step(8, rows));
+  }
+  EXPECT_EQ(rows, 504);
+}
+
+TEST(StepBudget, OneSlowStepDoesNotStallPromptsForLong) {
+  Machine machine;
+  StepBudget budget(512, 1.7);
+  auto run = [&](int times) {
+    int32_t rows = 0;
+    for (int i = 0; i < times; ++i) {
+      const int32_t next = budget.PromptRows(8);
+      budget.OnStep(8, next, machine.Step(8, next));
+      if (next > 0) rows = next;
+    }
+    return rows;
+  };
+  const int32_t usual = run(30);
+  budget.OnStep(8, usual, 10'000'000);
+  EXPECT_GE(run(20), usual / 2);
+}
+
+}  // namespace
+}  // namespace terrace::scheduler
