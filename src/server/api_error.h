@@ -13,9 +13,9 @@ namespace terrace::server {
 
 struct ApiError {
   int status = 500;
-  std::string code;     // "context_length_exceeded", "invalid_value" ...
+  std::string code;  // "context_length_exceeded", "invalid_value" ...
   std::string message;
-  std::string param;    // the field at fault, e.g. "messages[2].content"; empty: none
+  std::string param;      // the field at fault, e.g. "messages[2].content"; empty: none
   int retry_after_s = 0;  // > 0: sent as Retry-After
 };
 

@@ -22,10 +22,14 @@ constexpr int32_t kCompletionTokens = 16;
 
 std::string_view StateName(ModelStateKind state) {
   switch (state) {
-    case ModelStateKind::kClosed: return "closed";
-    case ModelStateKind::kOpening: return "opening";
-    case ModelStateKind::kReady: return "ready";
-    case ModelStateKind::kFailed: return "failed";
+    case ModelStateKind::kClosed:
+      return "closed";
+    case ModelStateKind::kOpening:
+      return "opening";
+    case ModelStateKind::kReady:
+      return "ready";
+    case ModelStateKind::kFailed:
+      return "failed";
   }
   return "";
 }
@@ -33,8 +37,9 @@ std::string_view StateName(ModelStateKind state) {
 void AppendModel(const ModelListing& model, std::string* out) {
   *out += "{\"id\":";
   AppendJsonString(model.name, out);
-  *out += fmt::format(",\"object\":\"model\",\"created\":{},\"owned_by\":\"terrace\",\"state\":\"{}\"",
-                      model.created, StateName(model.state));
+  *out +=
+      fmt::format(",\"object\":\"model\",\"created\":{},\"owned_by\":\"terrace\",\"state\":\"{}\"",
+                  model.created, StateName(model.state));
   if (model.max_context > 0) *out += fmt::format(",\"max_model_len\":{}", model.max_context);
   if (!model.reason.empty()) {
     *out += ",\"reason\":";
@@ -52,9 +57,10 @@ std::optional<ApiError> CheckLength(const ServedModel& model, size_t tokens,
   if (tokens < static_cast<size_t>(model.max_context())) return std::nullopt;
   return BadField(
       field,
-      fmt::format("The context of {} is {} tokens, and the prompt has {}, which leaves no room for an "
-                  "answer; shorten it by at least {}.",
-                  model.name(), model.max_context(), tokens, tokens + 1 - model.max_context()),
+      fmt::format(
+          "The context of {} is {} tokens, and the prompt has {}, which leaves no room for an "
+          "answer; shorten it by at least {}.",
+          model.name(), model.max_context(), tokens, tokens + 1 - model.max_context()),
       "context_length_exceeded");
 }
 
@@ -128,7 +134,8 @@ void ApiHandler::Dispatch(const std::shared_ptr<Exchange>& exchange) {
     error = {.status = 404,
              .code = "unknown_path",
              .message = fmt::format("There is nothing at {}; the API is at /v1/chat/completions, "
-                                    "/v1/completions and /v1/models.", request.path)};
+                                    "/v1/completions and /v1/models.",
+                                    request.path)};
   } else {
     error = {.status = 405,
              .code = "method_not_allowed",
@@ -156,13 +163,12 @@ void ApiHandler::Ready(const std::shared_ptr<Exchange>& exchange) {
   }
   const bool draining = draining_.load();
   const bool ready = !draining && usable > 0;
-  exchange->Respond(
-      {.status = ready ? 200 : 503,
-       .body = fmt::format("{{\"status\":\"{}\",\"models\":{},\"failed_models\":{}}}",
-                           draining  ? "draining"
-                           : ready   ? "ready"
-                                     : "no model can be served",
-                           usable, failed)});
+  exchange->Respond({.status = ready ? 200 : 503,
+                     .body = fmt::format("{{\"status\":\"{}\",\"models\":{},\"failed_models\":{}}}",
+                                         draining ? "draining"
+                                         : ready  ? "ready"
+                                                  : "no model can be served",
+                                         usable, failed)});
 }
 
 void ApiHandler::MetricsText(const std::shared_ptr<Exchange>& exchange) {
@@ -197,11 +203,11 @@ void ApiHandler::ShowModel(const std::shared_ptr<Exchange>& exchange) {
     }
     names += (names.empty() ? "" : ", ") + model.name;
   }
-  Answer(exchange, {.status = 404,
-                    .code = "model_not_found",
-                    .message = fmt::format("There is no model \"{}\"; this server has: {}.", name,
-                                           names),
-                    .param = "model"});
+  Answer(exchange,
+         {.status = 404,
+          .code = "model_not_found",
+          .message = fmt::format("There is no model \"{}\"; this server has: {}.", name, names),
+          .param = "model"});
 }
 
 void ApiHandler::Prepare(const std::shared_ptr<Exchange>& exchange, std::function<void()> step) {
@@ -317,8 +323,7 @@ void ApiHandler::StartCompletion(const std::shared_ptr<Exchange>& exchange,
     if (!error) error = CheckLength(*model, ids.size(), "prompt");
     if (error) return Answer(exchange, *error);
     if (request.echo) {
-      plan.echo.push_back(prompt.is_ids ? Decode(model->tokenizer(), ids)
-                                        : std::move(prompt.text));
+      plan.echo.push_back(prompt.is_ids ? Decode(model->tokenizer(), ids) : std::move(prompt.text));
     }
     plan.prompts.push_back(std::move(ids));
   }
@@ -327,8 +332,7 @@ void ApiHandler::StartCompletion(const std::shared_ptr<Exchange>& exchange,
   Generate(exchange, Api::kCompletion, std::move(plan));
 }
 
-void ApiHandler::Generate(const std::shared_ptr<Exchange>& exchange, Api api,
-                          GenerationPlan plan) {
+void ApiHandler::Generate(const std::shared_ptr<Exchange>& exchange, Api api, GenerationPlan plan) {
   if (auto error = CheckLogitBias(plan.params, plan.model->vocab_size())) {
     return Answer(exchange, *error);
   }

@@ -2,7 +2,8 @@
 // models, health and metrics.
 //
 // Thread-safe. Small requests are prepared on the IO thread that read them; larger ones, and those
-// whose model is not open yet, on a small pool, so that /health answers quickly whatever else is sent.
+// whose model is not open yet, on a small pool, so that /health answers quickly whatever else is
+// sent.
 #ifndef TERRACE_SERVER_API_HANDLER_H_
 #define TERRACE_SERVER_API_HANDLER_H_
 
@@ -36,7 +37,7 @@ struct ApiOptions {
   int32_t worker_threads = 2;
   size_t inline_body_bytes = 4096;  // bodies up to this are prepared on the IO thread
   bool metrics_on_api_port = true;
-  uint64_t id_seed = 0;             // for the ids of answers
+  uint64_t id_seed = 0;  // for the ids of answers
 };
 
 struct ApiDeps {
@@ -83,8 +84,8 @@ class ApiHandler final : public HttpHandler {
   std::shared_ptr<Body> Parsed(const std::shared_ptr<Exchange>& exchange, const Parse& parse);
   // Runs `step` at once if the body is small, else on the pool.
   void Prepare(const std::shared_ptr<Exchange>& exchange, std::function<void()> step);
-  // Calls `next` with the model, at once if it is ready, else on the pool once it is; or answers why
-  // there is none.
+  // Calls `next` with the model, at once if it is ready, else on the pool once it is; or answers
+  // why there is none.
   void WithModel(const std::shared_ptr<Exchange>& exchange, const std::string& name,
                  std::function<void(std::shared_ptr<const ServedModel>)> next);
   void StartChat(const std::shared_ptr<Exchange>& exchange, ChatRequest request,
@@ -93,8 +94,8 @@ class ApiHandler final : public HttpHandler {
                        std::shared_ptr<const ServedModel> model);
   void AnswerTokenize(const std::shared_ptr<Exchange>& exchange, const TokenizeRequest& request,
                       const ServedModel& model);
-  void AnswerDetokenize(const std::shared_ptr<Exchange>& exchange,
-                        const DetokenizeRequest& request, const ServedModel& model);
+  void AnswerDetokenize(const std::shared_ptr<Exchange>& exchange, const DetokenizeRequest& request,
+                        const ServedModel& model);
   void Generate(const std::shared_ptr<Exchange>& exchange, Api api, GenerationPlan plan);
   void Answer(const std::shared_ptr<Exchange>& exchange, const ApiError& error);
   std::string NewId(Api api);

@@ -24,8 +24,8 @@ struct HttpRequest {
   std::string path;    // percent-decoded, without the query
   std::string query;
   std::string body;
-  std::string id;      // the client's x-request-id if it is well-formed, else one of ours
-  std::string peer;    // address of the client
+  std::string id;    // the client's x-request-id if it is well-formed, else one of ours
+  std::string peer;  // address of the client
 };
 
 struct HttpResponse {
@@ -60,8 +60,8 @@ class Exchange {
 
   // Sends the head of an answer with status 200 whose body follows in pieces.
   virtual void BeginStream(std::string content_type) = 0;
-  // Appends to the body. False if nobody reads: the client has gone, or it has fallen behind by more
-  // than HttpOptions::max_unsent_bytes; the connection is then closed.
+  // Appends to the body. False if nobody reads: the client has gone, or it has fallen behind by
+  // more than HttpOptions::max_unsent_bytes; the connection is then closed.
   virtual bool Write(std::string_view bytes) = 0;
   // Ends the body; `close` also ends the connection.
   virtual void EndStream(bool close) = 0;

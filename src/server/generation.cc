@@ -84,8 +84,8 @@ class Generation::Sink final : public TokenSink {
   std::vector<TokenReport> held_;
 };
 
-Generation::Generation(GenerationPlan plan, ResponseWriter writer,
-                       scheduler::Scheduler* scheduler, std::shared_ptr<Exchange> exchange)
+Generation::Generation(GenerationPlan plan, ResponseWriter writer, scheduler::Scheduler* scheduler,
+                       std::shared_ptr<Exchange> exchange)
     : plan_(std::move(plan)),
       writer_(std::move(writer)),
       scheduler_(scheduler),
@@ -99,8 +99,8 @@ Generation::Generation(GenerationPlan plan, ResponseWriter writer,
   }
 }
 
-void Generation::Start(GenerationPlan plan, ResponseWriter writer,
-                       scheduler::Scheduler* scheduler, std::shared_ptr<Exchange> exchange) {
+void Generation::Start(GenerationPlan plan, ResponseWriter writer, scheduler::Scheduler* scheduler,
+                       std::shared_ptr<Exchange> exchange) {
   auto generation = std::make_shared<Generation>(std::move(plan), std::move(writer), scheduler,
                                                  std::move(exchange));
   generation->Submit();

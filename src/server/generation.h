@@ -1,6 +1,6 @@
-// One answer under way: its requests to the scheduler (one a choice), the sinks that turn tokens into
-// text, and the exchange they write to. Owns itself through its sinks until the last of them has
-// finished (hence shared_ptr). Thread-safe.
+// One answer under way: its requests to the scheduler (one a choice), the sinks that turn tokens
+// into text, and the exchange they write to. Owns itself through its sinks until the last of them
+// has finished (hence shared_ptr). Thread-safe.
 #ifndef TERRACE_SERVER_GENERATION_H_
 #define TERRACE_SERVER_GENERATION_H_
 
@@ -70,12 +70,12 @@ class Generation : public std::enable_shared_from_this<Generation> {
   absl::Mutex mutex_;
   std::vector<ChoiceAnswer> answers_ ABSL_GUARDED_BY(mutex_);
   std::vector<bool> role_sent_ ABSL_GUARDED_BY(mutex_);
-  size_t left_ ABSL_GUARDED_BY(mutex_);         // choices that have not finished
+  size_t left_ ABSL_GUARDED_BY(mutex_);  // choices that have not finished
   Usage usage_ ABSL_GUARDED_BY(mutex_);
-  std::string unsent_ ABSL_GUARDED_BY(mutex_);  // events of a stream
+  std::string unsent_ ABSL_GUARDED_BY(mutex_);      // events of a stream
   bool submitted_ ABSL_GUARDED_BY(mutex_) = false;  // all: only now may a stream begin
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;     // answered, or nobody reads
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // answered, or nobody reads
 };
 
 }  // namespace terrace::server

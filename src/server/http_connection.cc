@@ -55,8 +55,8 @@ std::string_view View(beast::string_view text) { return {text.data(), text.size(
 bool IsRequestId(std::string_view id) {
   if (id.empty() || id.size() > 128) return false;
   return std::all_of(id.begin(), id.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           c == '-' || c == '_' || c == '.' || c == ':';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.' || c == ':';
   });
 }
 
@@ -73,9 +73,9 @@ ApiError PlainError(int status, std::string_view code, std::string message) {
 // The answer to a request that the parser refused; status 0: none, the client has gone or is late.
 ApiError FromParseError(const beast::error_code& ec, const HttpOptions& options) {
   if (ec == http::error::header_limit || ec == http::error::buffer_overflow) {
-    return PlainError(431, "header_too_large",
-                      fmt::format("The request's header is larger than {} bytes.",
-                                  options.max_header_bytes));
+    return PlainError(
+        431, "header_too_large",
+        fmt::format("The request's header is larger than {} bytes.", options.max_header_bytes));
   }
   if (ec == http::error::body_limit) {
     return PlainError(413, "body_too_large",
@@ -186,8 +186,8 @@ asio::awaitable<bool> HttpConnection::WaitForRequest() {
     // Only a connection that has not yet asked anything gets an answer (a refusal).
     if (started_us_ != 0) co_return false;
   }
-  const int64_t timeout_us = started_us_ == 0 ? shared_->options.header_timeout_us
-                                              : shared_->options.idle_timeout_us;
+  const int64_t timeout_us =
+      started_us_ == 0 ? shared_->options.header_timeout_us : shared_->options.idle_timeout_us;
   const TimePoint deadline = steady_clock::now() + microseconds(timeout_us);
   // What the client has sent ahead is parsed first, and by one reader at a time.
   if (buffer_.size() == 0) {
@@ -288,7 +288,8 @@ std::optional<ApiError> HttpConnection::CheckHead(const Parser::value_type& head
     if (!IsHeaderText(origin) || !OriginAllowed(origin, View(head[http::field::host]))) {
       return PlainError(403, "origin_not_allowed",
                         fmt::format("Web pages of {} may not call this server; its operator can "
-                                    "allow that origin.", ToValidUtf8(origin)));
+                                    "allow that origin.",
+                                    ToValidUtf8(origin)));
     }
     origin_ = origin;
   }
@@ -313,8 +314,8 @@ asio::awaitable<bool> HttpConnection::ReadBody(Parser* parser) {
   stream_.expires_after(microseconds(options.body_timeout_us));
   if (!parser->get()[http::field::expect].empty() && buffer_.size() == 0 && !http10_) {
     constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-    auto [ec, n] =
-        co_await asio::async_write(stream_, asio::buffer(kContinue.data(), kContinue.size()), kAwait);
+    auto [ec, n] = co_await asio::async_write(
+        stream_, asio::buffer(kContinue.data(), kContinue.size()), kAwait);
     if (ec) {
       keep_alive_ = false;
       co_return false;
@@ -340,16 +341,19 @@ asio::awaitable<void> HttpConnection::Refuse(ApiError error) {
   const bool sent = co_await WriteAll(head, body, "");
   if (!sent) keep_alive_ = false;
   shared_->deps.metrics->Count(MetricId::kErrors, {error.code});
-  shared_->deps.access_log->Info(
-      "request", {{"id", request_id_}, {"peer", peer_}, {"method", log_method_},
-                  {"status", status_}, {"error", error.code}});
+  shared_->deps.access_log->Info("request", {{"id", request_id_},
+                                             {"peer", peer_},
+                                             {"method", log_method_},
+                                             {"status", status_},
+                                             {"error", error.code}});
 }
 
 void HttpConnection::Watch() {
   if (watching_ || aborted_ || peer_closed_ || buffer_.size() >= kMaxPipelinedBytes) return;
   watching_ = true;
   stream_.socket().async_read_some(
-      buffer_.prepare(kWatchBytes), [self = shared_from_this()](const beast::error_code& ec, size_t n) {
+      buffer_.prepare(kWatchBytes),
+      [self = shared_from_this()](const beast::error_code& ec, size_t n) {
         self->watching_ = false;
         self->buffer_.commit(n);
         if (ec == asio::error::operation_aborted) {
@@ -379,9 +383,8 @@ asio::awaitable<void> HttpConnection::Answer() {
       continue;
     }
     if (output.fell_behind) {
-      shared_->deps.runtime_log->Warning(
-          "a client reads too slowly: its connection is closed",
-          {{"peer", peer_}, {"id", exchange_->request().id}});
+      shared_->deps.runtime_log->Warning("a client reads too slowly: its connection is closed",
+                                         {{"peer", peer_}, {"id", exchange_->request().id}});
       Abort();
       co_return;
     }
@@ -413,9 +416,8 @@ asio::awaitable<bool> HttpConnection::Send(const HttpExchange::Output& output) {
   }
   if (head_only_) body = {};
   sent_bytes_ += body.size();
-  stream_.expires_after(microseconds(
-      shared_->options.write_timeout_us +
-      static_cast<int64_t>(body.size() / kMiB) * kWriteUsPerMiB));
+  stream_.expires_after(microseconds(shared_->options.write_timeout_us +
+                                     static_cast<int64_t>(body.size() / kMiB) * kWriteUsPerMiB));
   std::string_view tail;
   if (chunked && !head_only_) {
     if (!body.empty()) {
@@ -430,9 +432,9 @@ asio::awaitable<bool> HttpConnection::Send(const HttpExchange::Output& output) {
 
 asio::awaitable<bool> HttpConnection::WriteAll(std::string_view head, std::string_view body,
                                                std::string_view tail) {
-  const std::array<asio::const_buffer, 3> buffers{
-      asio::const_buffer(head.data(), head.size()), asio::const_buffer(body.data(), body.size()),
-      asio::const_buffer(tail.data(), tail.size())};
+  const std::array<asio::const_buffer, 3> buffers{asio::const_buffer(head.data(), head.size()),
+                                                  asio::const_buffer(body.data(), body.size()),
+                                                  asio::const_buffer(tail.data(), tail.size())};
   auto [ec, n] = co_await asio::async_write(stream_, buffers, kAwait);
   co_return !ec;
 }
@@ -440,9 +442,9 @@ asio::awaitable<bool> HttpConnection::WriteAll(std::string_view head, std::strin
 std::string HttpConnection::Head(const HttpResponse& response, bool streamed,
                                  uint64_t body_bytes) const {
   const auto reason = http::obsolete_reason(http::int_to_status(response.status));
-  std::string out = fmt::format(
-      "HTTP/1.1 {} {}\r\nDate: {}\r\nServer: terrace\r\n", response.status, View(reason),
-      io_->Date(shared_->deps.clock->WallUs()));
+  std::string out =
+      fmt::format("HTTP/1.1 {} {}\r\nDate: {}\r\nServer: terrace\r\n", response.status,
+                  View(reason), io_->Date(shared_->deps.clock->WallUs()));
   auto add = [&out](std::string_view name, std::string_view value) {
     out.append(name).append(": ").append(value).append("\r\n");
   };
@@ -498,19 +500,29 @@ void HttpConnection::FinishExchange() {
   }
   if (gone) {
     // The handler may still be at work on its record.
-    deps.access_log->Info("request", {{"id", request.id}, {"peer", request.peer},
-                                      {"method", log_method_}, {"path", request.path},
-                                      {"status", status}, {"bytes", sent_bytes_},
+    deps.access_log->Info("request", {{"id", request.id},
+                                      {"peer", request.peer},
+                                      {"method", log_method_},
+                                      {"path", request.path},
+                                      {"status", status},
+                                      {"bytes", sent_bytes_},
                                       {"total_us", took_us}});
   } else {
-    deps.access_log->Info(
-        "request",
-        {{"id", request.id}, {"peer", request.peer}, {"method", log_method_},
-         {"path", request.path}, {"status", status}, {"bytes", sent_bytes_},
-         {"total_us", took_us}, {"model", record.model}, {"error", record.error_code},
-         {"prompt_tokens", record.prompt_tokens}, {"completion_tokens", record.completion_tokens},
-         {"queue_us", record.queue_us}, {"swap_us", record.swap_us},
-         {"prefill_us", record.prefill_us}, {"decode_us", record.decode_us}});
+    deps.access_log->Info("request", {{"id", request.id},
+                                      {"peer", request.peer},
+                                      {"method", log_method_},
+                                      {"path", request.path},
+                                      {"status", status},
+                                      {"bytes", sent_bytes_},
+                                      {"total_us", took_us},
+                                      {"model", record.model},
+                                      {"error", record.error_code},
+                                      {"prompt_tokens", record.prompt_tokens},
+                                      {"completion_tokens", record.completion_tokens},
+                                      {"queue_us", record.queue_us},
+                                      {"swap_us", record.swap_us},
+                                      {"prefill_us", record.prefill_us},
+                                      {"decode_us", record.decode_us}});
   }
   exchange_.reset();
   sent_bytes_ = 0;
@@ -532,8 +544,7 @@ asio::awaitable<void> HttpConnection::Linger() {
       buffer_.clear();
       // Larger pieces than Watch() reads: whole bodies may come.
       stream_.expires_at(deadline);
-      auto [read_error, n] = co_await stream_.async_read_some(
-          buffer_.prepare(16 * kKiB), kAwait);
+      auto [read_error, n] = co_await stream_.async_read_some(buffer_.prepare(16 * kKiB), kAwait);
       buffer_.commit(n);
       if (read_error) co_return;
     } else {

@@ -1,5 +1,5 @@
-// One HTTP connection and the exchange on it: private to the HTTP server, the only header that shows
-// Boost.Beast.
+// One HTTP connection and the exchange on it: private to the HTTP server, the only header that
+// shows Boost.Beast.
 #ifndef TERRACE_SERVER_HTTP_CONNECTION_H_
 #define TERRACE_SERVER_HTTP_CONNECTION_H_
 
@@ -52,8 +52,8 @@ struct HttpShared {
   int64_t exchanges_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// A thread with its event loop. Exchanges keep the loop alive (hence shared_ptr), for what is posted
-// to it late. Members below `context` are for its own thread only.
+// A thread with its event loop. Exchanges keep the loop alive (hence shared_ptr), for what is
+// posted to it late. Members below `context` are for its own thread only.
 struct IoThread {
   boost::asio::io_context context{1};
   std::thread thread;
@@ -83,10 +83,10 @@ class HttpExchange final : public Exchange {
   struct Output {
     std::optional<HttpResponse> head;  // the first time; with its body unless `streamed`
     bool streamed = false;
-    std::string bytes;                 // of a stream's body
+    std::string bytes;  // of a stream's body
     bool end = false;
     bool close = false;
-    bool fell_behind = false;          // the connection is to be dropped
+    bool fell_behind = false;  // the connection is to be dropped
   };
   // False: nothing yet; then the connection is woken when there is.
   bool Take(Output* output);
@@ -159,12 +159,12 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   std::string peer_;
 
   std::shared_ptr<HttpExchange> exchange_;
-  bool watching_ = false;      // a read is under way
+  bool watching_ = false;  // a read is under way
   bool peer_closed_ = false;
   bool aborted_ = false;
-  bool idle_ = true;           // between requests
+  bool idle_ = true;  // between requests
   bool keep_alive_ = true;
-  bool unread_body_ = false;   // the client may still be sending what nobody will read
+  bool unread_body_ = false;  // the client may still be sending what nobody will read
   // Of the request under way:
   bool head_only_ = false;
   bool http10_ = false;

@@ -1,9 +1,9 @@
-// The HTTP/1.1 server: listening sockets, connections, limits and time-outs, over Boost.Beast (which
-// stays behind this header). It knows nothing of models; requests go to an HttpHandler.
+// The HTTP/1.1 server: listening sockets, connections, limits and time-outs, over Boost.Beast
+// (which stays behind this header). It knows nothing of models; requests go to an HttpHandler.
 //
 // Every connection lives on one of a few IO threads. While an answer is being made the socket is
-// watched, so that a client that leaves is noticed at once, streaming or not; a client that half-closes
-// its side counts as gone. Thread-safe, except that Start is called once.
+// watched, so that a client that leaves is noticed at once, streaming or not; a client that
+// half-closes its side counts as gone. Thread-safe, except that Start is called once.
 #ifndef TERRACE_SERVER_HTTP_SERVER_H_
 #define TERRACE_SERVER_HTTP_SERVER_H_
 
@@ -37,15 +37,15 @@ struct HttpOptions {
   int32_t max_connections = 8192;
   uint32_t max_header_bytes = 16 * kKiB;
   uint64_t max_body_bytes = 8 * kMiB;
-  uint64_t max_unsent_bytes = kMiB;       // of one stream; see Exchange::Write
-  int64_t header_timeout_us = 15'000'000; // from the first byte, or from connecting
+  uint64_t max_unsent_bytes = kMiB;        // of one stream; see Exchange::Write
+  int64_t header_timeout_us = 15'000'000;  // from the first byte, or from connecting
   int64_t body_timeout_us = 60'000'000;
   int64_t idle_timeout_us = 75'000'000;   // between requests of one connection
   int64_t write_timeout_us = 30'000'000;  // without any progress
   // Web pages of these origins may call ("https://example.org"); "*" allows all. Pages from this
   // machine and from the server's own address always may.
   std::vector<std::string> allowed_origins;
-  uint64_t id_seed = 0;                   // for request ids
+  uint64_t id_seed = 0;  // for request ids
 };
 
 struct HttpDeps {

@@ -15,14 +15,20 @@ namespace json = boost::json;
 
 std::string_view KindOf(const json::value& value) {
   switch (value.kind()) {
-    case json::kind::null: return "null";
-    case json::kind::bool_: return "a boolean";
+    case json::kind::null:
+      return "null";
+    case json::kind::bool_:
+      return "a boolean";
     case json::kind::int64:
     case json::kind::uint64:
-    case json::kind::double_: return "a number";
-    case json::kind::string: return "a string";
-    case json::kind::array: return "an array";
-    case json::kind::object: return "an object";
+    case json::kind::double_:
+      return "a number";
+    case json::kind::string:
+      return "a string";
+    case json::kind::array:
+      return "an array";
+    case json::kind::object:
+      return "an object";
   }
   return "something else";
 }
@@ -102,8 +108,8 @@ void JsonFields::Number(std::string_view name, double low, double high, bool abo
   const double number = value->is_double()  ? value->get_double()
                         : value->is_int64() ? static_cast<double>(value->get_int64())
                                             : static_cast<double>(value->get_uint64());
-  const bool in_range = std::isfinite(number) && number >= low && number <= high &&
-                        !(above_low && number == low);
+  const bool in_range =
+      std::isfinite(number) && number >= low && number <= high && !(above_low && number == low);
   if (!in_range) {
     return FailField(name, fmt::format("{} must be a number {} {} and at most {}.", Path(name),
                                        above_low ? "above" : "of at least", low, high));

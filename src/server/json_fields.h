@@ -1,6 +1,6 @@
-// Reads the fields of a JSON object of a request, with checks. Keeps the first error and does nothing
-// after it, so that a reader can be written as a list. A field that is null counts as absent.
-// Not thread-safe. The object must outlive it.
+// Reads the fields of a JSON object of a request, with checks. Keeps the first error and does
+// nothing after it, so that a reader can be written as a list. A field that is null counts as
+// absent. Not thread-safe. The object must outlive it.
 #ifndef TERRACE_SERVER_JSON_FIELDS_H_
 #define TERRACE_SERVER_JSON_FIELDS_H_
 

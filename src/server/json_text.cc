@@ -16,12 +16,23 @@ void AppendJsonString(std::string_view text, std::string* out) {
     out->append(text.substr(clean, i - clean));
     clean = i + 1;
     switch (c) {
-      case '"': out->append("\\\""); break;
-      case '\\': out->append("\\\\"); break;
-      case '\n': out->append("\\n"); break;
-      case '\r': out->append("\\r"); break;
-      case '\t': out->append("\\t"); break;
-      default: fmt::format_to(std::back_inserter(*out), "\\u{:04x}", c);
+      case '"':
+        out->append("\\\"");
+        break;
+      case '\\':
+        out->append("\\\\");
+        break;
+      case '\n':
+        out->append("\\n");
+        break;
+      case '\r':
+        out->append("\\r");
+        break;
+      case '\t':
+        out->append("\\t");
+        break;
+      default:
+        fmt::format_to(std::back_inserter(*out), "\\u{:04x}", c);
     }
   }
   out->append(text.substr(clean));

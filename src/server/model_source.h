@@ -19,7 +19,7 @@ enum class ModelStateKind : uint8_t { kClosed, kOpening, kReady, kFailed };
 struct ModelListing {
   std::string name;
   ModelStateKind state = ModelStateKind::kClosed;
-  std::string reason;       // why it failed
+  std::string reason;  // why it failed
   int64_t created = 0;
   int32_t max_context = 0;  // 0: not known yet
 };

@@ -21,8 +21,8 @@ namespace json = boost::json;
 constexpr size_t kMaxStopBytes = 1024;
 constexpr int32_t kMaxTopLogprobs = 20;
 constexpr float kGreedyBelow = 1e-5f;
-constexpr std::array<std::string_view, 6> kRoles = {"system", "developer", "user",
-                                                    "assistant", "tool", "function"};
+constexpr std::array<std::string_view, 6> kRoles = {"system",    "developer", "user",
+                                                    "assistant", "tool",      "function"};
 
 std::string_view Text(const json::value& value) {
   const json::string& text = value.get_string();
@@ -122,7 +122,8 @@ void RefuseUnsupported(JsonFields* fields) {
       return fields->FailField(
           "response_format",
           fmt::format("This build cannot yet restrict answers to {}; leave response_format out, or "
-                      "use type \"text\", and check the answer yourself.", type),
+                      "use type \"text\", and check the answer yourself.",
+                      type),
           "unsupported_parameter");
     }
     if (type != "text") {
@@ -134,9 +135,9 @@ void RefuseUnsupported(JsonFields* fields) {
   for (std::string_view name : {"functions", "grammar", "guided_json", "guided_regex",
                                 "guided_choice", "guided_grammar", "structured_outputs"}) {
     if (fields->Find(name) != nullptr) {
-      return fields->FailField(
-          name, fmt::format("This build does not support {}; leave it out.", name),
-          "unsupported_parameter");
+      return fields->FailField(name,
+                               fmt::format("This build does not support {}; leave it out.", name),
+                               "unsupported_parameter");
     }
   }
   const json::value* tools = fields->Find("tools");
@@ -146,8 +147,7 @@ void RefuseUnsupported(JsonFields* fields) {
     return fields->FailKind("tool_choice", "a string or an object", *choice);
   }
   const bool none = choice != nullptr && choice->is_string() && Text(*choice) == "none";
-  const bool automatic =
-      choice == nullptr || (choice->is_string() && Text(*choice) == "auto");
+  const bool automatic = choice == nullptr || (choice->is_string() && Text(*choice) == "auto");
   if (!none && !automatic) {
     return fields->FailField("tool_choice",
                              "This build cannot yet make a model call tools; leave tool_choice out "
@@ -155,10 +155,11 @@ void RefuseUnsupported(JsonFields* fields) {
                              "unsupported_parameter");
   }
   if (tools != nullptr && !tools->get_array().empty() && !none) {
-    return fields->FailField("tools",
-                             "This build cannot yet read tool calls out of answers; leave tools out "
-                             "or set tool_choice to \"none\".",
-                             "unsupported_parameter");
+    return fields->FailField(
+        "tools",
+        "This build cannot yet read tool calls out of answers; leave tools out "
+        "or set tool_choice to \"none\".",
+        "unsupported_parameter");
   }
 }
 
@@ -207,8 +208,10 @@ void ReadContent(JsonFields* fields, const json::value& value, std::string* out)
     std::string type, text;
     part.RequiredString("type", &type);
     if (part.ok() && type != "text" && type != "input_text" && type != "refusal") {
-      part.FailField("type", fmt::format("{}: parts of type \"{}\" are not supported; send text "
-                                         "parts.", part.Path("type"), type.substr(0, 64)),
+      part.FailField("type",
+                     fmt::format("{}: parts of type \"{}\" are not supported; send text "
+                                 "parts.",
+                                 part.Path("type"), type.substr(0, 64)),
                      "unsupported_content");
     }
     const std::string_view field = type == "refusal" ? "refusal" : "text";
@@ -238,8 +241,8 @@ void ReadToolCalls(JsonFields* fields, const json::value& value, std::vector<Too
       JsonFields inner(function->get_object(), call.Path("function."));
       inner.RequiredString("name", &read.name);
       if (const json::value* arguments = inner.Find("arguments")) {
-        read.arguments = arguments->is_string() ? std::string(Text(*arguments))
-                                                : json::serialize(*arguments);
+        read.arguments =
+            arguments->is_string() ? std::string(Text(*arguments)) : json::serialize(*arguments);
       }
       if (auto error = inner.TakeError()) call.Fail(std::move(*error));
     }
@@ -252,8 +255,8 @@ void ReadMessage(JsonFields* fields, ChatMessage* out) {
   fields->RequiredString("role", &out->role);
   if (fields->ok() && std::find(kRoles.begin(), kRoles.end(), out->role) == kRoles.end()) {
     fields->FailField("role", fmt::format("{}: \"{}\" is not a role; use system, developer, user, "
-                                          "assistant or tool.", fields->Path("role"),
-                                          out->role.substr(0, 64)));
+                                          "assistant or tool.",
+                                          fields->Path("role"), out->role.substr(0, 64)));
   }
   fields->String("name", &out->name);
   fields->String("tool_call_id", &out->tool_call_id);
@@ -264,10 +267,12 @@ void ReadMessage(JsonFields* fields, ChatMessage* out) {
   if (const json::value* content = fields->Find("content")) {
     ReadContent(fields, *content, &out->content);
   } else if (out->role != "assistant" || out->tool_calls.empty()) {
-    fields->FailField("content",
-                      fmt::format("{} must be a string or an array of parts; only assistant messages "
-                                  "with tool_calls may do without.", fields->Path("content")),
-                      "missing_field");
+    fields->FailField(
+        "content",
+        fmt::format("{} must be a string or an array of parts; only assistant messages "
+                    "with tool_calls may do without.",
+                    fields->Path("content")),
+        "missing_field");
   }
 }
 
@@ -279,8 +284,8 @@ void ReadChatInput(JsonFields* fields, Conversation* out) {
   if (!value->is_array()) return fields->FailKind("messages", "an array", *value);
   const json::array& list = value->get_array();
   if (list.empty() || list.size() > kMaxMessages) {
-    return fields->FailField("messages", fmt::format("messages must hold 1 to {} messages.",
-                                                     kMaxMessages));
+    return fields->FailField("messages",
+                             fmt::format("messages must hold 1 to {} messages.", kMaxMessages));
   }
   out->messages.resize(list.size());
   for (size_t i = 0; i < list.size(); ++i) {
@@ -329,8 +334,8 @@ void ReadPrompts(JsonFields* fields, std::vector<Prompt>* out) {
     return ReadIds(fields, "prompt", list, &out->back().ids);
   }
   if (list.size() > kMaxChoices) {
-    return fields->FailField("prompt", fmt::format("prompt takes at most {} prompts at once.",
-                                                   kMaxChoices));
+    return fields->FailField("prompt",
+                             fmt::format("prompt takes at most {} prompts at once.", kMaxChoices));
   }
   for (size_t i = 0; i < list.size() && fields->ok(); ++i) {
     const std::string name = fmt::format("prompt[{}]", i);
@@ -372,7 +377,8 @@ std::optional<ApiError> ParseCompletionRequest(std::string_view body, Completion
   fields.Int("logprobs", 0, kMaxTopLogprobs, &out->params.sampling.top_logprobs);
   fields.Bool("echo", &out->echo);
   if (out->echo && out->params.sampling.top_logprobs) {
-    fields.FailField("echo", "This build cannot give logprobs of the prompt; use echo without them.",
+    fields.FailField("echo",
+                     "This build cannot give logprobs of the prompt; use echo without them.",
                      "unsupported_parameter");
   }
   std::string suffix;
@@ -389,8 +395,8 @@ std::optional<ApiError> ParseCompletionRequest(std::string_view body, Completion
   }
   ReadPrompts(&fields, &out->prompts);
   if (fields.ok() && out->prompts.size() * static_cast<size_t>(out->params.n) > kMaxChoices) {
-    fields.FailField("n", fmt::format("The number of prompts times n must be at most {}.",
-                                      kMaxChoices));
+    fields.FailField("n",
+                     fmt::format("The number of prompts times n must be at most {}.", kMaxChoices));
   }
   return fields.TakeError();
 }

@@ -3,7 +3,8 @@
 // in range, and every error names its field. null means absent; unknown fields are ignored.
 //
 // The rules where the API leaves room:
-// - max_completion_tokens wins over max_tokens; values above the room left in the context are cut to
+// - max_completion_tokens wins over max_tokens; values above the room left in the context are cut
+// to
 //   it; less than 1 is an error.
 // - temperature below 1e-5 means greedy; top_p 0 means greedy; top_k 0 and -1 mean off.
 // - seed is any 64-bit integer.
@@ -28,7 +29,7 @@
 namespace terrace::server {
 
 inline constexpr int kMaxJsonDepth = 64;
-inline constexpr int kMaxChoices = 16;      // n, or prompts times n
+inline constexpr int kMaxChoices = 16;  // n, or prompts times n
 inline constexpr int kMaxStops = 16;
 inline constexpr int kMaxMessages = 10'000;
 
@@ -49,8 +50,8 @@ struct ToolCall {
 };
 
 struct ChatMessage {
-  std::string role;       // system, developer, user, assistant, tool or function
-  std::string content;    // parts joined with nothing between
+  std::string role;     // system, developer, user, assistant, tool or function
+  std::string content;  // parts joined with nothing between
   std::string name;
   std::string tool_call_id;
   std::string reasoning_content;

@@ -90,8 +90,9 @@ void ResponseWriter::Role(int32_t index, std::string* out) const {
   if (api_ != Api::kChat) return;
   out->append(chunk_head_).append("{\"index\":");
   AppendInt(index, out);
-  out->append(",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
-              "\"finish_reason\":null}");
+  out->append(
+      ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
+      "\"finish_reason\":null}");
   out->append(chunk_tail_);
 }
 

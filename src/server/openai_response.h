@@ -1,5 +1,5 @@
-// The bodies of OpenAI-style answers: whole ones and the events of a stream. Written as text, since a
-// stream makes one for each token. Not thread-safe.
+// The bodies of OpenAI-style answers: whole ones and the events of a stream. Written as text, since
+// a stream makes one for each token. Not thread-safe.
 #ifndef TERRACE_SERVER_OPENAI_RESPONSE_H_
 #define TERRACE_SERVER_OPENAI_RESPONSE_H_
 
@@ -47,8 +47,8 @@ class ResponseWriter {
 
   std::string Whole(std::span<const ChoiceAnswer> choices, const Usage& usage) const;
 
-  // Events ("data: ...\n\n"), appended to `*out`. The role goes in an event of its own, the first of
-  // its choice (chat only).
+  // Events ("data: ...\n\n"), appended to `*out`. The role goes in an event of its own, the first
+  // of its choice (chat only).
   void Role(int32_t index, std::string* out) const;
   void Delta(int32_t index, std::string_view text, std::span<const TokenReport> tokens,
              std::string* out) const;
@@ -65,9 +65,9 @@ class ResponseWriter {
   const Api api_;
   const std::string id_;
   const bool logprobs_;
-  std::string whole_head_;   // {"id":...,"model":"...","choices":[
-  std::string chunk_head_;   // data: {"id":...,"choices":[
-  std::string chunk_tail_;   // ]}, or ],"usage":null}, and the event's end
+  std::string whole_head_;  // {"id":...,"model":"...","choices":[
+  std::string chunk_head_;  // data: {"id":...,"choices":[
+  std::string chunk_tail_;  // ]}, or ],"usage":null}, and the event's end
 };
 
 }  // namespace terrace::server

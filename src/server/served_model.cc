@@ -92,7 +92,8 @@ absl::StatusOr<std::vector<int32_t>> ServedModel::EncodeChat(const Conversation&
     json::error_code ec;
     json::parse_options options;
     options.max_depth = kMaxJsonDepth;
-    const json::value extra = json::parse(json::string_view(input.template_kwargs), ec, {}, options);
+    const json::value extra =
+        json::parse(json::string_view(input.template_kwargs), ec, {}, options);
     if (!ec && extra.is_object()) context.extra = extra.get_object();
   }
   context.now = [this] { return clock_->WallUs() / 1'000'000; };
@@ -114,10 +115,9 @@ absl::StatusOr<std::vector<int32_t>> ServedModel::EncodeChat(const Conversation&
 absl::StatusOr<std::vector<int32_t>> ServedModel::EncodeText(std::string_view text,
                                                              bool add_special,
                                                              bool parse_special) const {
-  ASSIGN_OR_RETURN(
-      std::vector<int32_t> ids,
-      tokenizer_->Encode(text, {.add_special = add_special && !tokenizer_->add_eos(),
-                                .parse_special = parse_special}));
+  ASSIGN_OR_RETURN(std::vector<int32_t> ids,
+                   tokenizer_->Encode(text, {.add_special = add_special && !tokenizer_->add_eos(),
+                                             .parse_special = parse_special}));
   if (add_special) AddStart(&ids);
   return ids;
 }

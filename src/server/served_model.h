@@ -26,9 +26,9 @@ class ServedModel {
  public:
   struct Options {
     std::string name;
-    int64_t created = 0;       // seconds since the Unix epoch
+    int64_t created = 0;  // seconds since the Unix epoch
     int32_t max_context = 0;
-    int32_t vocab_size = 0;    // of the logits; the tokenizer may know fewer
+    int32_t vocab_size = 0;  // of the logits; the tokenizer may know fewer
   };
 
   // Builds tokenizer and template from a model's metadata. `clock` (for templates that print the

@@ -23,9 +23,8 @@ void WorkerPool::Post(std::function<void()> task) {
 }
 
 void WorkerPool::Run() {
-  auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stopping_ || !tasks_.empty();
-  };
+  auto ready = [this]()
+                   ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !tasks_.empty(); };
   for (;;) {
     std::function<void()> task;
     {

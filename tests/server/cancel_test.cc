@@ -116,8 +116,8 @@ TEST(Disconnect, RequestsWhoseClientsLeftAreNeverStarted) {
   std::vector<std::unique_ptr<HttpClient>> queued;
   for (int i = 0; i < 5; ++i) {
     queued.push_back(std::make_unique<HttpClient>(server.port()));
-    queued.back()->Send(HttpClient::PostText("/v1/chat/completions",
-                                             ChatBody(R"("max_tokens":3)")));
+    queued.back()->Send(
+        HttpClient::PostText("/v1/chat/completions", ChatBody(R"("max_tokens":3)")));
     for (int j = 0; j < 1000 && server.scheduler().active() < static_cast<size_t>(i + 2); ++j) {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
@@ -130,8 +130,7 @@ TEST(Disconnect, RequestsWhoseClientsLeftAreNeverStarted) {
   busy.Close();
   EXPECT_EQ(queued[4]->Read().status, 200);
   const auto submitted = server.scheduler().submitted();
-  EXPECT_EQ(server.scheduler().started(),
-            (std::vector<string>{submitted[0].id, submitted[5].id}));
+  EXPECT_EQ(server.scheduler().started(), (std::vector<string>{submitted[0].id, submitted[5].id}));
 }
 
 TEST(SlowReaders, LoseTheirStreamAndHoldUpNobody) {
@@ -168,8 +167,8 @@ TEST(Health, AnswersWhileMuchGoesOn) {
     prompts.push_back(std::make_unique<HttpClient>(server.port()));
     prompts.back()->Send(HttpClient::PostText("/v1/chat/completions", big));
   }
-  // The case asks for 100 ms and 1 s on a machine of its own; tests share theirs with others, so the
-  // best of a few is taken.
+  // The case asks for 100 ms and 1 s on a machine of its own; tests share theirs with others, so
+  // the best of a few is taken.
   int64_t best_health = 1 << 30, best_metrics = 1 << 30;
   for (int i = 0; i < 10; ++i) {
     int64_t start = NowMs();

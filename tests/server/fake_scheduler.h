@@ -1,6 +1,6 @@
-// A scheduler without an engine: it gives out tokens from a script. For tests of the server, and for
-// measuring the server alone (a "null engine"). Thread-safe, with one thread of its own, as the real
-// one has.
+// A scheduler without an engine: it gives out tokens from a script. For tests of the server, and
+// for measuring the server alone (a "null engine"). Thread-safe, with one thread of its own, as the
+// real one has.
 #ifndef TERRACE_TESTS_SERVER_FAKE_SCHEDULER_H_
 #define TERRACE_TESTS_SERVER_FAKE_SCHEDULER_H_
 
@@ -22,9 +22,9 @@ namespace terrace::server {
 // What one request gets.
 struct Script {
   std::vector<int32_t> tokens;
-  bool repeat = false;         // the tokens over and over, until max_tokens
-  int64_t step_us = 0;         // pause before each token
-  absl::Status fail;           // not OK: the request fails after its tokens
+  bool repeat = false;  // the tokens over and over, until max_tokens
+  int64_t step_us = 0;  // pause before each token
+  absl::Status fail;    // not OK: the request fails after its tokens
   bool pass_end_tokens = false;
 };
 
@@ -61,8 +61,8 @@ class FakeScheduler final : public scheduler::Scheduler {
   std::vector<SeenRequest> submitted() const;  // in order
   std::vector<std::string> started() const;    // ids
   int64_t cancelled() const;
-  uint64_t tokens() const;                     // given out
-  size_t active() const;                       // running and waiting
+  uint64_t tokens() const;  // given out
+  size_t active() const;    // running and waiting
   // True once `active()` is 0, within `timeout_us`.
   bool WaitIdle(int64_t timeout_us) const;
 

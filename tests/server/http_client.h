@@ -11,7 +11,7 @@
 namespace terrace::server {
 
 struct HttpReply {
-  int status = 0;  // 0: the connection ended without an answer
+  int status = 0;                              // 0: the connection ended without an answer
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;                            // chunks joined
   bool complete = false;                       // ended as its framing says

@@ -41,8 +41,10 @@ TEST(HttpFraming, ABodyMeansTheSameHoweverItIsFramed) {
   EXPECT_EQ(chunked.Read().status, 200);
 
   HttpClient expecting(server.port());
-  expecting.Send(fmt::format("POST /v1/chat/completions HTTP/1.1\r\nHost: test\r\n"
-                             "Expect: 100-continue\r\nContent-Length: {}\r\n\r\n", body.size()));
+  expecting.Send(
+      fmt::format("POST /v1/chat/completions HTTP/1.1\r\nHost: test\r\n"
+                  "Expect: 100-continue\r\nContent-Length: {}\r\n\r\n",
+                  body.size()));
   const int64_t start = NowMs();
   const string go = expecting.ReadUntil("\r\n\r\n", 5000);
   EXPECT_TRUE(go.starts_with("HTTP/1.1 100 Continue\r\n")) << go;
@@ -85,9 +87,11 @@ TEST(HttpFraming, OddRequestsGetTheRightStatus) {
       {"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}", 400},  // no Host
       {"POST /v1/chat/completions HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
       {"POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\nContent-Encoding: gzip\r\n"
-       "Content-Length: 2\r\n\r\n{}", 415},
+       "Content-Length: 2\r\n\r\n{}",
+       415},
       {"POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\nExpect: miracles\r\n"
-       "Content-Length: 2\r\n\r\n{}", 417},
+       "Content-Length: 2\r\n\r\n{}",
+       417},
       {"GET /health%zz HTTP/1.1\r\nHost: t\r\n\r\n", 400},
       {"GARBAGE\r\n\r\n", 400},
       {"GET /health HTTP/1.1\r\nHost: t\r\nX-Long: " + string(20'000, 'a') + "\r\n\r\n", 431},
@@ -118,8 +122,9 @@ TEST(HttpLimits, ATooLargeBodyIsRefusedBeforeItIsRead) {
   EXPECT_NE(reply.body.find("9.8 KiB"), string::npos) << reply.body;
 
   HttpClient expecting(server.port());
-  expecting.Send("POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\n"
-                 "Content-Length: 100000000\r\n\r\n");
+  expecting.Send(
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\n"
+      "Content-Length: 100000000\r\n\r\n");
   EXPECT_TRUE(expecting.ReadUntil("\r\n\r\n").starts_with("HTTP/1.1 413"));
 
   HttpClient chunked(server.port());
@@ -182,7 +187,8 @@ TEST(HttpKeepAlive, PipelinedRequestsAreAnsweredInOrder) {
   HttpClient client(server.port());
   string all;
   for (int i = 0; i < 20; ++i) {
-    all += HttpClient::PostText("/v1/chat/completions", ChatBody(), fmt::format("x-request-id: r{}\r\n", i));
+    all += HttpClient::PostText("/v1/chat/completions", ChatBody(),
+                                fmt::format("x-request-id: r{}\r\n", i));
   }
   client.Send(all);
   for (int i = 0; i < 20; ++i) {
@@ -226,9 +232,10 @@ TEST(HttpOrigins, PagesOfThisMachineMayCallOthersMayNot) {
   TestServer server(options);
   auto ask = [&](std::string_view method, std::string_view origin) {
     HttpClient client(server.port());
-    client.Send(fmt::format("{} /v1/models HTTP/1.1\r\nHost: t:1\r\nOrigin: {}\r\n"
-                            "Access-Control-Request-Headers: authorization, x-stainless-os\r\n\r\n",
-                            method, origin));
+    client.Send(
+        fmt::format("{} /v1/models HTTP/1.1\r\nHost: t:1\r\nOrigin: {}\r\n"
+                    "Access-Control-Request-Headers: authorization, x-stainless-os\r\n\r\n",
+                    method, origin));
     return client.Read();
   };
   for (std::string_view origin : {"http://localhost:3000", "http://127.0.0.1:8080",
@@ -254,7 +261,8 @@ TEST(HttpPorts, APortIsHeldByOneServerOnly) {
   RealClock clock;
   NullLogger log;
   Metrics metrics;
-  const HttpDeps deps{.clock = &clock, .access_log = &log, .runtime_log = &log, .metrics = &metrics};
+  const HttpDeps deps{
+      .clock = &clock, .access_log = &log, .runtime_log = &log, .metrics = &metrics};
   auto bind = [&](const string& host, uint16_t port) {
     return HttpServer::Bind({.endpoints = {{.host = host, .port = port}}}, deps);
   };

@@ -67,9 +67,8 @@ TEST(Stops, AreAStringOrAList) {
 
 TEST(MaxTokens, TheNewerFieldWinsAndTheContextBounds) {
   TestServer server;
-  server.scheduler().set_script([](const SeenRequest&) {
-    return Script{.tokens = Bytes("abc"), .repeat = true};
-  });
+  server.scheduler().set_script(
+      [](const SeenRequest&) { return Script{.tokens = Bytes("abc"), .repeat = true}; });
   auto ask = [&](std::string_view fields) {
     const auto body = Json(server.Ask(fields).body);
     EXPECT_EQ(TextAt(body, "choices/0/finish_reason"), "length");
@@ -78,8 +77,8 @@ TEST(MaxTokens, TheNewerFieldWinsAndTheContextBounds) {
   EXPECT_EQ(ask(R"("max_completion_tokens":5)"), 5);
   EXPECT_EQ(ask(R"("max_completion_tokens":5,"max_tokens":50)"), 5);
   EXPECT_EQ(ask(R"("max_tokens":7)"), 7);
-  const auto room = static_cast<int64_t>(
-      kTestContext - server.scheduler().submitted()[0].prompt.size());
+  const auto room =
+      static_cast<int64_t>(kTestContext - server.scheduler().submitted()[0].prompt.size());
   EXPECT_EQ(ask(R"("max_tokens":2147483647)"), room);
   EXPECT_EQ(ask(""), room);
   for (std::string_view field : {"max_tokens", "max_completion_tokens"}) {
@@ -97,8 +96,9 @@ TEST(Context, PromptsThatDoNotFitAreRefusedBeforeAnything) {
     // One start token is added.
     for (int tokens : {kTestContext - 1, kTestContext, kTestContext + 1, 5000}) {
       SCOPED_TRACE(fmt::format("{} tokens {}", tokens, more));
-      const HttpReply reply = server.Complete(fmt::format(
-          R"({{"model":"tiny","prompt":"{}"{}}})", string(static_cast<size_t>(tokens) - 1, 'x'), more));
+      const HttpReply reply =
+          server.Complete(fmt::format(R"({{"model":"tiny","prompt":"{}"{}}})",
+                                      string(static_cast<size_t>(tokens) - 1, 'x'), more));
       if (tokens < kTestContext) {
         EXPECT_EQ(reply.status, 200) << reply.body;
         continue;
@@ -120,9 +120,9 @@ TEST(Context, PromptsThatDoNotFitAreRefusedBeforeAnything) {
 TEST(LogitBias, IsCheckedAgainstTheVocabulary) {
   TestServer server;
   for (std::string_view bad :
-       {R"({"191222":1})", R"({"-1":1})", R"({"abc":1})", R"({"3.5":1})", R"({"":1})", R"({"5 ":1})",
-        R"({"300":1})", R"({"99999999999":1})", R"({"5":1e9})", R"({"5":"1"})", R"({"5":-101})",
-        R"({"5":null})", "[]", "3"}) {
+       {R"({"191222":1})", R"({"-1":1})", R"({"abc":1})", R"({"3.5":1})", R"({"":1})",
+        R"({"5 ":1})", R"({"300":1})", R"({"99999999999":1})", R"({"5":1e9})", R"({"5":"1"})",
+        R"({"5":-101})", R"({"5":null})", "[]", "3"}) {
     SCOPED_TRACE(bad);
     ExpectRefused(server.Ask(fmt::format(R"("logit_bias":{})", bad)), "logit_bias");
   }
@@ -190,7 +190,8 @@ TEST(Types, WrongOnesAreNamed) {
            {R"({"model":"tiny","messages":[5]})", "messages[0]"},
            {R"({"model":"tiny","messages":[{"content":"x"}]})", "messages[0].role"},
            {R"({"model":"tiny","messages":[{"role":"king","content":"x"}]})", "messages[0].role"},
-           {R"({"model":"tiny","messages":[{"role":"user","content":5}]})", "messages[0].content"}}) {
+           {R"({"model":"tiny","messages":[{"role":"user","content":5}]})",
+            "messages[0].content"}}) {
     SCOPED_TRACE(body);
     ExpectRefused(server.Chat(body), name);
   }
@@ -232,9 +233,9 @@ TEST(Unsupported, IsRefusedAndNeverIgnored) {
 
 TEST(Json, MalformedBodiesAreRefused) {
   TestServer server;
-  for (const string& body : std::vector<string>{
-           "", "{", "null", "[]", "\"x\"", ChatBody() + "x", "{'model':'tiny'}", "{\"model\":\"\\ud800\"}",
-           ChatBody(",")}) {
+  for (const string& body :
+       std::vector<string>{"", "{", "null", "[]", "\"x\"", ChatBody() + "x", "{'model':'tiny'}",
+                           "{\"model\":\"\\ud800\"}", ChatBody(",")}) {
     SCOPED_TRACE(body);
     const HttpReply reply = server.Chat(body);
     EXPECT_EQ(reply.status, 400);

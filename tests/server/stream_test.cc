@@ -122,10 +122,10 @@ TEST(Usage, ComesInTheStreamOnlyIfAskedFor) {
     string fields;
     bool expected;
   };
-  for (const Case& each : {Case{R"("stream":true)", false},
-                           Case{R"("stream":true,"stream_options":{})", false},
-                           Case{R"("stream":true,"stream_options":{"include_usage":false})", false},
-                           Case{R"("stream":true,"stream_options":{"include_usage":true})", true}}) {
+  for (const Case& each :
+       {Case{R"("stream":true)", false}, Case{R"("stream":true,"stream_options":{})", false},
+        Case{R"("stream":true,"stream_options":{"include_usage":false})", false},
+        Case{R"("stream":true,"stream_options":{"include_usage":true})", true}}) {
     SCOPED_TRACE(each.fields);
     for (const HttpReply& reply :
          {server.Ask(each.fields),
@@ -183,8 +183,10 @@ TEST(Chunks, HaveTheShapeThatClientsRelyOn) {
 TEST(Errors, BeforeTheFirstTokenHaveTheirStatus) {
   TestServer server;
   EXPECT_EQ(server.Ask(R"("stream":true,"n":0)").status, 400);
-  EXPECT_EQ(server.Chat(R"({"model":"no","stream":true,"messages":[{"role":"user","content":"x"}]})")
-                .status, 404);
+  EXPECT_EQ(
+      server.Chat(R"({"model":"no","stream":true,"messages":[{"role":"user","content":"x"}]})")
+          .status,
+      404);
   server.scheduler().FailNextSubmit(absl::ResourceExhaustedError("the queue is full"));
   const HttpReply full = server.Ask(R"("stream":true)");
   EXPECT_EQ(full.status, 429);
@@ -246,7 +248,8 @@ TEST(Choices, SeveralAreGivenWhole) {
   // One that fails fails all, once.
   server.scheduler().set_script([](const SeenRequest& request) {
     const bool bad = request.id.ends_with("-1");
-    return Script{.tokens = Bytes("abcdef"), .step_us = 2000,
+    return Script{.tokens = Bytes("abcdef"),
+                  .step_us = 2000,
                   .fail = bad ? absl::InternalError("bad") : absl::OkStatus()};
   });
   EXPECT_EQ(server.Ask(R"("n":3)").status, 500);
@@ -285,8 +288,9 @@ TEST(Logprobs, HaveTheShapeOfTheirEndpoint) {
   EXPECT_EQ(At(body, "choices/0/logprobs/content/0/top_logprobs/1/logprob"),
             boost::json::value(-9999.0));
   EXPECT_TRUE(At(Json(server.Ask().body), "choices/0/logprobs").is_null());
-  EXPECT_EQ(At(Json(server.Ask(R"("logprobs":true)").body),
-               "choices/0/logprobs/content/0/top_logprobs"), Json("[]"));
+  EXPECT_EQ(
+      At(Json(server.Ask(R"("logprobs":true)").body), "choices/0/logprobs/content/0/top_logprobs"),
+      Json("[]"));
 
   const auto completion =
       Json(server.Complete(R"({"model":"tiny","prompt":"x","logprobs":1})").body);
@@ -298,8 +302,7 @@ TEST(Logprobs, HaveTheShapeOfTheirEndpoint) {
   server.Say("abcd");
   for (const auto& [stop, count] : {std::pair<string, size_t>{"", 4}, {R"(,"stop":"cd")", 2}}) {
     size_t reported = 0;
-    for (const string& event :
-         server.Ask(R"("stream":true,"logprobs":true)" + stop).Events()) {
+    for (const string& event : server.Ask(R"("stream":true,"logprobs":true)" + stop).Events()) {
       if (event == "[DONE]") continue;
       const auto content = At(Json(event), "choices/0/logprobs/content");
       if (content.is_array()) reported += content.as_array().size();

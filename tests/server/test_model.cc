@@ -49,9 +49,8 @@ Metadata TestMetadata(const TestModelOptions& options) {
   metadata.Set("tokenizer.ggml.eos_token_id", int64_t{kEnd});
   metadata.Set("tokenizer.ggml.add_bos_token", options.add_bos);
   if (!options.no_template) {
-    metadata.Set("tokenizer.chat_template", options.chat_template.empty()
-                                                ? std::string(kChatMl)
-                                                : options.chat_template);
+    metadata.Set("tokenizer.chat_template",
+                 options.chat_template.empty() ? std::string(kChatMl) : options.chat_template);
   }
   return metadata;
 }

@@ -1,4 +1,5 @@
-// A model for tests of the server: a byte-level vocabulary small enough to read, with a chat template.
+// A model for tests of the server: a byte-level vocabulary small enough to read, with a chat
+// template.
 #ifndef TERRACE_TESTS_SERVER_TEST_MODEL_H_
 #define TERRACE_TESTS_SERVER_TEST_MODEL_H_
 
@@ -20,8 +21,8 @@ namespace terrace::server {
 
 // Ids 0 to 255 are the bytes; then a few merges and the control tokens below.
 inline constexpr int32_t kBos = 256;
-inline constexpr int32_t kTurn = 257;   // <|im_start|>
-inline constexpr int32_t kEnd = 258;    // <|im_end|>, the end token
+inline constexpr int32_t kTurn = 257;  // <|im_start|>
+inline constexpr int32_t kEnd = 258;   // <|im_end|>, the end token
 inline constexpr int32_t kTestVocab = 300;
 inline constexpr int32_t kTestContext = 512;
 

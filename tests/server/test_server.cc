@@ -140,9 +140,8 @@ std::string StreamText(const HttpReply& reply, int64_t index) {
 
 std::string StreamReason(const HttpReply& reply, int64_t index) {
   std::string reason;
-  ForEachChoice(reply, index, [&](const json::value& choice) {
-    reason += TextAt(choice, "finish_reason");
-  });
+  ForEachChoice(reply, index,
+                [&](const json::value& choice) { reason += TextAt(choice, "finish_reason"); });
   return reason;
 }
 
