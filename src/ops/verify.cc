@@ -152,25 +152,26 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  // A matrix [1024, 1024] as many times over as the buffer holds, so that weights come from memory.
+  // A matrix [4096, 1024] as many times over as the buffer holds, so that weights come from memory.
   absl::Status MeasureMatMul(DType dtype, int32_t n, VerifyRow& row) {
-    constexpr int32_t kSize = 1024;
-    const uint64_t bytes = cpu_->PackedBytes(Layout::kRows16, dtype, kSize, kSize);
+    constexpr int32_t kOut = 4096;
+    constexpr int32_t kIn = 1024;
+    const uint64_t bytes = cpu_->PackedBytes(Layout::kRows16, dtype, kOut, kIn);
     const uint64_t stride = (bytes + 4095) / 4096 * 4096;
     const uint64_t copies = n == 1 ? weights_->size() / stride : 4;
     Random random(options_.seed);
-    std::vector<std::byte> plain(RowBytes(dtype, kSize) * kSize);
-    FillRows(dtype, kSize, plain, random);
+    std::vector<std::byte> plain(RowBytes(dtype, kIn) * kOut);
+    FillRows(dtype, kIn, plain, random);
     for (uint64_t i = 0; i < copies; ++i) {
       std::byte* to = weights_->data() + i * stride;
       if (i > 0) {
         std::memcpy(to, weights_->data(), bytes);
         continue;
       }
-      RETURN_IF_ERROR(cpu_->Pack(Layout::kRows16, dtype, kSize, kSize, plain, {to, bytes}));
+      RETURN_IF_ERROR(cpu_->Pack(Layout::kRows16, dtype, kOut, kIn, plain, {to, bytes}));
     }
-    std::vector<float> x = RandomFloats(static_cast<size_t>(n) * kSize, random);
-    std::vector<float> out(x.size());
+    std::vector<float> x = RandomFloats(static_cast<size_t>(n) * kIn, random);
+    std::vector<float> out(static_cast<size_t>(n) * kOut);
     double best = 1e30;
     double read = 0;
     for (int repeat = 0; repeat < 3; ++repeat) {
@@ -181,9 +182,9 @@ class Verifier {
       const double start = Seconds();
       for (uint64_t i = 0; i < copies; ++i) {
         MatMulTarget target;
-        target.weight = {dtype, Layout::kRows16, kSize, kSize, weights_->data() + i * stride};
-        target.out = View(out, n, kSize);
-        RETURN_IF_ERROR(cpu_->MatMul(View(x, n, kSize), {&target, 1}));
+        target.weight = {dtype, Layout::kRows16, kOut, kIn, weights_->data() + i * stride};
+        target.out = View(out, n, kOut);
+        RETURN_IF_ERROR(cpu_->MatMul(View(x, n, kIn), {&target, 1}));
       }
       best = std::min(best, (Seconds() - start) / static_cast<double>(copies));
     }
@@ -194,7 +195,7 @@ class Verifier {
       return absl::OkStatus();
     }
     row.unit = "GOP/s";
-    row.rate = 2.0 * kSize * kSize * n / best / 1e9;
+    row.rate = 2.0 * kOut * kIn * n / best / 1e9;
     const double words = std::max(limits_.word_ops_per_s, limits_.float_ops_per_s);
     row.share = row.rate * 1e9 / (Info(dtype).quantised ? limits_.int8_ops_per_s : words);
     return absl::OkStatus();

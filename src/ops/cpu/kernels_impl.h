@@ -728,7 +728,11 @@ struct AttentionState {
   float* score;   // [units][kAttentionChunk]
   float* sum;     // [units][kLanes]
   float* top;     // [units]
+  int32_t blocks; // KV blocks that hold keys the last unit sees
 };
+
+// Blocks between what is computed and what is asked for from memory.
+inline constexpr int kAheadBlocks = kAttentionChunk / kKvBlockTokens;
 
 inline constexpr int kUnits = kTileRows > 4 ? kAttentionUnits : kAttentionUnits / 2;
 
@@ -743,10 +747,21 @@ inline void ScoreBlocks(const AttentionArgs& a, const AttentionState& s, int32_t
 #pragma GCC unroll 16
     for (int u = 0; u < kUnitsNow; ++u) acc[u][j] = Set1(0.0f);
   }
+  // A block's tile is not followed by the next block's in memory: the hardware does not see it coming.
+  constexpr int kStepBytes = kKvBlockTokens * static_cast<int>(KvElementBytes(kType));
+  const std::byte* next[kBlocks];
+#pragma GCC unroll 16
+  for (int j = 0; j < kBlocks; ++j) {
+    const int32_t ahead = block + j + kAheadBlocks;
+    next[j] = ahead < s.blocks ? a.blocks[ahead] + a.key_offset : tile[j];
+  }
   for (int32_t d = 0; d < a.key_dim; ++d) {
     F k[kBlocks];
 #pragma GCC unroll 16
-    for (int j = 0; j < kBlocks; ++j) k[j] = LoadKv<kType>(tile[j], int64_t{d} * kKvBlockTokens);
+    for (int j = 0; j < kBlocks; ++j) {
+      k[j] = LoadKv<kType>(tile[j], int64_t{d} * kKvBlockTokens);
+      Prefetch(next[j] + int64_t{d} * kStepBytes);
+    }
 #pragma GCC unroll 16
     for (int u = 0; u < kUnitsNow; ++u) {
       const F q = Set1(s.query[u * a.key_dim + d]);
@@ -821,18 +836,32 @@ inline void AddValues(const AttentionArgs& a, const AttentionState& s, int32_t f
       acc[u][j] = Load(s.output + u * a.value_dim + d + j * kLanes);
     }
   }
-  for (int32_t t = low; t < high; ++t) {
-    const std::byte* tile = a.blocks[first_block + t / kKvBlockTokens] + a.value_offset;
-    const int64_t row = int64_t{t % kKvBlockTokens} * a.value_dim + d;
-    F v[kVectors];
+  constexpr int kVectorBytes = kLanes * static_cast<int>(KvElementBytes(kType));
+  const int64_t row_bytes = a.value_dim * static_cast<int64_t>(KvElementBytes(kType));
+  const int64_t offset = d * static_cast<int64_t>(KvElementBytes(kType));
+  for (int32_t begin = low; begin < high;) {
+    const int32_t block = begin / kKvBlockTokens;
+    const int32_t limit = (block + 1) * kKvBlockTokens;
+    const int32_t end = high < limit ? high : limit;
+    const int64_t at = offset + (begin % kKvBlockTokens) * row_bytes;
+    const std::byte* row = a.blocks[first_block + block] + a.value_offset + at;
+    const int32_t ahead = first_block + block + kAheadBlocks;
+    const std::byte* next = ahead < s.blocks ? a.blocks[ahead] + a.value_offset + at : row;
+    for (int32_t t = begin; t < end; ++t, row += row_bytes, next += row_bytes) {
+      F v[kVectors];
 #pragma GCC unroll 16
-    for (int j = 0; j < kVectors; ++j) v[j] = LoadKv<kType>(tile, row + j * kLanes);
+      for (int j = 0; j < kVectors; ++j) {
+        v[j] = LoadKv<kType>(row + j * kVectorBytes, 0);
+        if (j * kVectorBytes % 64 == 0) Prefetch(next + j * kVectorBytes);
+      }
 #pragma GCC unroll 16
-    for (int u = 0; u < kUnitsNow; ++u) {
-      const F w = Set1(s.score[u * kAttentionChunk + t]);
+      for (int u = 0; u < kUnitsNow; ++u) {
+        const F w = Set1(s.score[u * kAttentionChunk + t]);
 #pragma GCC unroll 16
-      for (int j = 0; j < kVectors; ++j) acc[u][j] = Fma(w, v[j], acc[u][j]);
+        for (int j = 0; j < kVectors; ++j) acc[u][j] = Fma(w, v[j], acc[u][j]);
+      }
     }
+    begin = end;
   }
 #pragma GCC unroll 16
   for (int u = 0; u < kUnitsNow; ++u) {
@@ -859,7 +888,7 @@ inline void AddAllValues(const AttentionArgs& a, const AttentionState& s, int32_
       }
     }
   }
-  constexpr int kVectors = kUnitsNow <= 2 ? 4 : 2;
+  constexpr int kVectors = kTileRows <= 4 ? 2 : kUnitsNow <= 2 ? 8 : kUnitsNow <= 4 ? 4 : 2;
   int32_t d = 0;
   for (; d + kVectors * kLanes <= a.value_dim; d += kVectors * kLanes) {
     AddValues<kType, kUnitsNow, kVectors>(a, s, first_block, low, high, d);
@@ -880,7 +909,7 @@ inline void AddAllValues(const AttentionArgs& a, const AttentionState& s, int32_
 }
 
 template <KvDType kType, int kUnitsNow>
-void AttendUnits(const AttentionArgs& a, int64_t first, int count, const AttentionState& s) {
+void AttendUnits(const AttentionArgs& a, int64_t first, int count, AttentionState& s) {
   int32_t position[kUnitsNow];
 #pragma GCC unroll 16
   for (int u = 0; u < kUnitsNow; ++u) {
@@ -896,6 +925,7 @@ void AttendUnits(const AttentionArgs& a, int64_t first, int count, const Attenti
   }
   constexpr int32_t kChunkBlocks = kAttentionChunk / kKvBlockTokens;
   const int32_t last = position[kUnitsNow - 1];  // units are in order of position
+  s.blocks = last / kKvBlockTokens + 1;
   const int32_t begin = a.window > 0 && position[0] >= a.window ? position[0] - a.window + 1 : 0;
   for (int32_t start = begin / kAttentionChunk * kAttentionChunk; start <= last;
        start += kAttentionChunk) {
