@@ -217,7 +217,9 @@ Value JustifyMethod(Runtime& rt, const Str& text, const CallArgs& args, Place pl
 }
 
 Value ZeroFill(Runtime& rt, const Str& text, const CallArgs& args) {
-  const int64_t width = IntArg(Bind("zfill", args, {"width"})[0], 0);
+  const auto bound = Bind("zfill", args, {"width"});
+  if (bound[0] == nullptr) FailType("zfill: a width is missing");
+  const int64_t width = IntArg(bound[0], 0);
   const int64_t pad = width - static_cast<int64_t>(CountCodePoints(text.view()));
   if (pad <= 0) return text;
   const bool sign = !text.empty() && (text.view()[0] == '-' || text.view()[0] == '+');
@@ -437,7 +439,14 @@ bool HasMethod(const Value& object, std::string_view name) {
 
 Value CallMethod(Runtime& rt, const Value& object, std::string_view name, const CallArgs& args) {
   rt.Step();
-  if (const Str* text = object.str()) return FindStrMethod(name)(rt, *text, args);
+  if (const Str* text = object.str()) {
+    const bool has_args = !args.positional.empty() || !args.named.empty();
+    if (has_args && (name.starts_with("is") || IsOneOf(name, {"capitalize", "casefold", "lower",
+                                                              "swapcase", "title", "upper"}))) {
+      Bind(name, args, {});
+    }
+    return FindStrMethod(name)(rt, *text, args);
+  }
   if (object.dict() != nullptr) return CallDictMethod(rt, object, name, args);
   return CallListMethod(rt, object, name, args);
 }
