@@ -22,15 +22,15 @@ QUESTIONS = {
     "smollm2-135m": (
         "/v1/chat/completions",
         {
-            "messages": [{"role": "user", "content": "What is the capital of France?"}],
+            "messages": [{"role": "user", "content": "Why is the sky blue?"}],
             "max_tokens": 48,
         },
-        "Paris",
+        "Rayleigh",
     ),
     "gemma3-270m": (
         "/v1/completions",
-        {"prompt": "The three primary colours are red, blue and", "max_tokens": 48},
-        "yellow",
+        {"prompt": "A short list of fruits: apples, bananas,", "max_tokens": 48},
+        "oranges",
     ),
 }
 

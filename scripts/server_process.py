@@ -64,7 +64,7 @@ class ServerProcess:
         self.config["server"] = server | self.config.get("server", {})
         store = {"disk": {"path": str(self.folder / "store")}}
         self.config.setdefault("storage", store)
-        self.binary = pathlib.Path(binary or default_binary())
+        self.binary = pathlib.Path(binary or default_binary()).absolute()
         self.log_path = self.folder / "server.log"
         self.process = None
 
