@@ -35,6 +35,11 @@ struct DeviceInfo {
   uint64_t granularity = 0;   // an allocation takes a multiple of this, bytes
 };
 
+struct MemoryRange {
+  std::byte* data = nullptr;
+  uint64_t bytes = 0;
+};
+
 struct MemoryInfo {
   uint64_t total_bytes = 0;
   uint64_t free_bytes = 0;
@@ -105,6 +110,12 @@ class Device {
   virtual absl::StatusOr<std::byte*> Allocate(uint64_t bytes) = 0;
   // `data` and `bytes` as allocated; null is allowed. The bytes are free for others on return.
   virtual void Free(std::byte* data, uint64_t bytes) = 0;
+  // Frees `freed` and allocates `bytes` (contents undefined) in one step, so that a device may hand
+  // memory over instead of giving it back and clearing it anew. `freed` is free even on failure.
+  virtual absl::StatusOr<std::byte*> Exchange(std::span<const MemoryRange> freed, uint64_t bytes) {
+    for (const MemoryRange& range : freed) Free(range.data, range.bytes);
+    return Allocate(bytes);
+  }
   virtual MemoryInfo GetMemoryInfo() const = 0;
 
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream() = 0;

@@ -158,17 +158,20 @@ absl::StatusOr<DeviceRange> TierManagerImpl::TakeRoomLocked(const Owner& owner, 
   }
   std::vector<EvictionCandidate> candidates;
   size_t next = 0;
-  DeviceRange reused;
+  std::vector<device::MemoryRange> gone;  // booked no more, given back when the new one is taken
   auto evict_one = [&] {
     const EvictionCandidate& victim = candidates[next++];
     DeviceRange range = DetachLocked(*models_.at(victim.model), victim.segment);
-    // Memory of just the right size changes hands: no page is given back to be zeroed again.
-    if (range.bytes == rounded && reused.data == nullptr) {
-      range.reservation.Release();
-      reused = std::move(range);
-    } else {
-      FreeRangeLocked(std::move(range));
+    range.reservation.Release();
+    gone.push_back({range.data, range.bytes});
+  };
+  auto allocate = [&]() -> absl::StatusOr<std::byte*> {
+    // Weights are read over whatever was there; KV and workspace get clean memory.
+    if (request.model != nullptr) return device_->Exchange(std::exchange(gone, {}), rounded);
+    for (const device::MemoryRange& range : std::exchange(gone, {})) {
+      device_->Free(range.data, range.bytes);
     }
+    return device_->Allocate(rounded);
   };
   auto order_candidates = [&] {
     candidates = CandidatesLocked(request);
@@ -201,22 +204,17 @@ absl::StatusOr<DeviceRange> TierManagerImpl::TakeRoomLocked(const Owner& owner, 
   DeviceRange range;
   absl::StatusOr<Reservation> booked = ledger_.Reserve(Tier::kDevice, owner, rounded);
   if (!booked.ok()) {
-    device_->Free(reused.data, rounded);
+    for (const device::MemoryRange& freed : gone) device_->Free(freed.data, freed.bytes);
     return booked.status();
   }
   range.reservation = *std::move(booked);
   range.bytes = rounded;
-  if (reused.data != nullptr) {
-    range.data = reused.data;
-    return range;
-  }
-  absl::StatusOr<std::byte*> data = device_->Allocate(rounded);
+  absl::StatusOr<std::byte*> data = allocate();
   // The budget has room, but the device may be cut into pieces or hold less than the budget says.
   if (absl::IsResourceExhausted(data.status()) && candidates.empty()) order_candidates();
   while (absl::IsResourceExhausted(data.status()) && next < candidates.size()) {
     evict_one();
-    data = reused.data != nullptr ? absl::StatusOr<std::byte*>(reused.data)
-                                  : device_->Allocate(rounded);
+    data = allocate();
   }
   if (!data.ok()) return data.status();
   range.data = *data;

@@ -28,6 +28,38 @@ TEST(CpuDeviceTest, FreedMemoryLeavesTheProcess) {
   EXPECT_LT(os::ReadProcessMemory().value().rss_bytes, before + (8 << 20));
 }
 
+TEST(CpuDeviceTest, ExchangeMovesPagesAndTheRestLeavesTheProcess) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "a sanitizer's own memory grows with ours";
+#endif
+  constexpr uint64_t kMiB = 1 << 20;
+  auto device = CreateCpuDevice();
+  const uint64_t before = os::ReadProcessMemory().value().rss_bytes;
+  auto rss = [&] { return os::ReadProcessMemory().value().rss_bytes - before; };
+  // Odd sizes, exchanged back and forth: never more resident than allocated, and every byte is
+  // usable.
+  std::vector<MemoryRange> held;
+  uint64_t seed = 1;
+  for (int round = 0; round < 40; ++round) {
+    seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+    const uint64_t bytes = (1 + (seed >> 33) % 24) * kMiB + ((seed >> 20) % 500) * 4096;
+    std::byte* data = device->Exchange(held, bytes).value();
+    std::memset(data, round + 1, bytes);
+    held = {{data, bytes}};
+    if (round % 3 == 0) {
+      std::byte* more = device->Allocate(7 * kMiB).value();
+      std::memset(more, 99, 7 * kMiB);
+      held.push_back({more, 7 * kMiB});
+    }
+    EXPECT_LE(rss(), device->GetMemoryInfo().allocated_bytes + 8 * kMiB);
+    for (uint64_t i = 0; i < bytes; i += 4096) {
+      ASSERT_EQ(data[i], static_cast<std::byte>(round + 1));
+    }
+  }
+  for (const MemoryRange& range : held) device->Free(range.data, range.bytes);
+  EXPECT_LE(rss(), 8 * kMiB);
+}
+
 TEST(CpuDeviceTest, MemoryIsUnifiedAndAlignedForHugePages) {
   auto device = CreateCpuDevice();
   EXPECT_TRUE(device->info().unified_memory);
@@ -48,9 +80,9 @@ TEST(SimDeviceTest, ALinkTakesItsTime) {
   std::memset(a, 0, kBytes);  // pages present: not part of the link
   auto stream = device->CreateStream().value();
   // 10 copies of 4.19 ms share the link one after the other; the latency shows once. A loaded
-  // machine wakes us late, hence the best of some tries; it is far below twice the time.
+  // machine wakes us late, hence the best of some tries; without load it is a few percent above.
   int64_t best_us = 1'000'000;
-  for (int attempt = 0; attempt < 20 && best_us > 41'900 * 15 / 10; ++attempt) {
+  for (int attempt = 0; attempt < 20 && best_us > 41'900 * 2; ++attempt) {
     const int64_t start = clock.NowUs();
     for (int i = 0; i < 10; ++i) {
       ASSERT_TRUE(stream->CopyAsync(CopyDirection::kHostToDevice, a, data.data(), kBytes).ok());
@@ -60,7 +92,7 @@ TEST(SimDeviceTest, ALinkTakesItsTime) {
     EXPECT_GE(best_us, 41'900);
   }
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-  EXPECT_LT(best_us, 41'900 * 18 / 10);
+  EXPECT_LT(best_us, 41'900 * 3);
 #endif
 }
 

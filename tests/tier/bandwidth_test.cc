@@ -75,13 +75,21 @@ TEST(BandwidthTest, ASwitchFromDiskReachesTheLinksShare) {
   TestFolder folder;
   RealClock clock;
   auto device = device::CreateCpuDevice();
+  // Two models of different shape in a budget for one: each round pushes the other out.
+  std::vector<uint64_t> uneven;
+  for (uint64_t i = 0; i < kSegments / 2; ++i) {
+    uneven.push_back(kSegmentBytes / 3);
+    uneven.push_back(kSegmentBytes * 5 / 3);
+  }
   auto source = std::make_shared<TestSource>(folder.path() + "/model", 7,
                                              std::vector<uint64_t>(kSegments, kSegmentBytes));
+  auto source2 = std::make_shared<TestSource>(folder.path() + "/model2", 8, uneven);
   TierManagerOptions options;
-  options.device_budget_bytes = kBytes + 32 * kMiB;
+  options.device_budget_bytes = kBytes + 4 * kMiB;
   options.read_depth = kDepth;
   auto manager = TierManager::Create(options, device.get(), &clock).value();
-  ModelId id = manager->Register(source->Spec("model", source)).value();
+  const ModelId ids[] = {manager->Register(source->Spec("model", source)).value(),
+                         manager->Register(source2->Spec("model2", source2)).value()};
   os::MappingOptions populated;
   populated.populate = true;
   os::Mapping scratch = os::Mapping::Anonymous(kDepth * kMaxBlockBytes * 2, populated).value();
@@ -93,15 +101,14 @@ TEST(BandwidthTest, ASwitchFromDiskReachesTheLinksShare) {
     const double before = BareSeconds(source->file(), scratch.span());
     const int64_t start = clock.NowUs();
     for (uint32_t i = 0; i < kSegments; ++i) {
-      ASSERT_TRUE(manager->Acquire(id, i, Priority::kDemand, nullptr).ok());
+      ASSERT_TRUE(manager->Acquire(ids[round % 2], i, Priority::kDemand, nullptr).ok());
     }
     const double loaded = static_cast<double>(clock.NowUs() - start) * 1e-6;
     const double after = BareSeconds(source->file(), scratch.span());
-    manager->EvictModel(id);
     // The disk of a shared machine changes its mind: the mean of before and after.
     const double ratio = (before + after) / 2 / loaded;
     const double share = std::min(share_before, FreeProcessors());
-    const bool counts = share >= 0.9 && round > 0;  // the first touch of memory is the machine's
+    const bool counts = share >= 0.9 && round > 1;  // the first touch of memory is the machine's
     if (counts) ratios.push_back(ratio);
     best = std::max(best, ratio);
     std::printf(

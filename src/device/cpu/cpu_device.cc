@@ -1,12 +1,15 @@
 #include "device/cpu/cpu_device.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <ctime>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -47,6 +50,50 @@ uint64_t MachineMemory() {
   return pages > 0 ? static_cast<uint64_t>(pages) * os::kPageBytes : 0;
 }
 
+// Memory and the pieces it consists of for the kernel: one, unless pages were moved into it.
+struct Allocation {
+  os::Mapping mapping;
+  std::vector<MemoryRange> pieces;
+};
+
+// Moves the huge pages of `from` into `to`, as far as they go, without touching their contents, and
+// returns the pieces that `to` then consists of. What is not moved stays with its mapping.
+std::vector<MemoryRange> MovePages(const std::vector<Allocation>& from, const os::Mapping& to) {
+  // Each piece is an entry of the process's map, of which the kernel allows some 65,000.
+  constexpr size_t kMostPieces = 32;
+  constexpr uint64_t kHuge = os::kHugePageBytes;
+  std::vector<MemoryRange> pieces;
+  uint64_t filled = 0;
+  for (const Allocation& allocation : from) {
+    for (const MemoryRange& piece : allocation.pieces) {
+      const auto address = reinterpret_cast<uintptr_t>(piece.data);
+      const uint64_t start = AlignUp(address, kHuge);
+      const uint64_t end = (address + piece.bytes) & ~(kHuge - 1);
+      const uint64_t room = (to.bytes() - filled) & ~(kHuge - 1);
+      if (pieces.size() >= kMostPieces || room == 0) break;
+      if (start >= end) continue;
+      const uint64_t bytes = std::min(end - start, room);
+      std::byte* target = to.data() + filled;
+      // The source stays mapped, empty, so that no other thread's mapping can take its place before
+      // it is unmapped as a whole.
+      void* moved = ::mremap(reinterpret_cast<void*>(start), bytes, bytes,
+                             MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, target);
+      if (moved == MAP_FAILED) {
+        // Kernels before 5.7, or too many pieces. The target may be gone by now: mapped again, it
+        // is fresh memory as if nothing had been tried; if it is still there, this changes nothing.
+        ::mmap(target, bytes, PROT_READ | PROT_WRITE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+        pieces.push_back({to.data() + filled, to.bytes() - filled});
+        return pieces;
+      }
+      pieces.push_back({target, bytes});
+      filled += bytes;
+    }
+  }
+  if (filled < to.bytes()) pieces.push_back({to.data() + filled, to.bytes() - filled});
+  return pieces;
+}
+
 class CpuDevice final : public Device {
  public:
   explicit CpuDevice(const CpuDeviceOptions& options) : huge_pages_(options.huge_pages) {
@@ -62,9 +109,22 @@ class CpuDevice final : public Device {
 
   const DeviceInfo& info() const override { return info_; }
 
-  absl::StatusOr<std::byte*> Allocate(uint64_t bytes) override {
-    if (bytes == 0) return absl::InvalidArgumentError("allocation of no bytes");
+  absl::StatusOr<std::byte*> Allocate(uint64_t bytes) override { return Exchange({}, bytes); }
+
+  void Free(std::byte* data, uint64_t) override {
+    std::optional<Allocation> gone;  // unmapped after the lock is released: that may take long
     absl::MutexLock lock(&mutex_);
+    gone = TakeLocked(data);
+  }
+
+  absl::StatusOr<std::byte*> Exchange(std::span<const MemoryRange> freed, uint64_t bytes) override {
+    absl::MutexLock lock(&mutex_);
+    std::vector<Allocation> gone;
+    for (const MemoryRange& range : freed) {
+      std::optional<Allocation> allocation = TakeLocked(range.data);
+      if (allocation.has_value()) gone.push_back(*std::move(allocation));
+    }
+    if (bytes == 0) return absl::InvalidArgumentError("allocation of no bytes");
     const uint64_t rounded = AlignUp(std::min(bytes, info_.memory_bytes + 1), os::kPageBytes);
     if (bytes > info_.memory_bytes || rounded > info_.memory_bytes - allocated_) {
       return absl::ResourceExhaustedError(fmt::format("cpu: {} asked for, {} of {} are allocated",
@@ -73,22 +133,13 @@ class CpuDevice final : public Device {
     }
     os::MappingOptions options;
     options.huge_pages = huge_pages_;
-    ASSIGN_OR_RETURN(os::Mapping mapping, os::Mapping::Anonymous(rounded, options));
+    Allocation fresh;
+    ASSIGN_OR_RETURN(fresh.mapping, os::Mapping::Anonymous(rounded, options));
+    if (huge_pages_) fresh.pieces = MovePages(gone, fresh.mapping);
     allocated_ += rounded;
-    std::byte* data = mapping.data();
-    mappings_.emplace(data, std::move(mapping));
+    std::byte* data = fresh.mapping.data();
+    allocations_.emplace(data, std::move(fresh));
     return data;
-  }
-
-  void Free(std::byte* data, uint64_t) override {
-    if (data == nullptr) return;
-    os::Mapping mapping;  // unmapped after the lock is released: that takes long for large ranges
-    absl::MutexLock lock(&mutex_);
-    auto found = mappings_.find(data);
-    if (found == mappings_.end()) return;
-    mapping = std::move(found->second);
-    allocated_ -= mapping.bytes();
-    mappings_.erase(found);
   }
 
   MemoryInfo GetMemoryInfo() const override {
@@ -131,12 +182,21 @@ class CpuDevice final : public Device {
   }
 
  private:
+  std::optional<Allocation> TakeLocked(std::byte* data) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    auto found = allocations_.find(data);
+    if (found == allocations_.end()) return std::nullopt;
+    Allocation allocation = std::move(found->second);
+    allocated_ -= allocation.mapping.bytes();
+    allocations_.erase(found);
+    return allocation;
+  }
+
   DeviceInfo info_;
   const bool huge_pages_;
   PlainCopies copies_;
   mutable absl::Mutex mutex_;
   uint64_t allocated_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_map<std::byte*, os::Mapping> mappings_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::byte*, Allocation> allocations_ ABSL_GUARDED_BY(mutex_);
   std::optional<std::chrono::steady_clock::time_point> last_wall_ ABSL_GUARDED_BY(mutex_);
   double last_busy_ ABSL_GUARDED_BY(mutex_) = 0;
 };
