@@ -1,4 +1,4 @@
-"""Two real models in a device budget that holds only one of them: the reason that Terrace exists."""
+"""Two real models in a device budget that holds only one: the reason that Terrace exists."""
 
 import pytest
 
