@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 namespace terrace {
 namespace {
 
-void Run(const std::string& input) {
+void RunOnce(const std::string& input) {
   LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
 }
 
@@ -25,18 +25,18 @@ TEST(FuzzReplay, StoredInputsAndDamagedCopiesAreHandled) {
   constexpr uint64_t kSeed = 20260115;
   SCOPED_TRACE(kSeed);
   Random random(kSeed);
-  Run("");
+  RunOnce("");
   if (!fs::is_directory(TERRACE_CORPUS)) return;
   for (const fs::directory_entry& entry : fs::directory_iterator(TERRACE_CORPUS)) {
     SCOPED_TRACE(entry.path().string());
     std::ifstream in(entry.path(), std::ios::binary);
     std::string input{std::istreambuf_iterator<char>(in), {}};
-    Run(input);
+    RunOnce(input);
     for (int i = 0; i < 20 && !input.empty(); ++i) {
       std::string damaged = input;
       damaged[random.Below(damaged.size())] = static_cast<char>(random.Next());
-      Run(damaged);
-      Run(input.substr(0, random.Below(input.size())));
+      RunOnce(damaged);
+      RunOnce(input.substr(0, random.Below(input.size())));
     }
   }
 }
