@@ -760,7 +760,7 @@ inline void ScoreBlocks(const AttentionArgs& a, const AttentionState& s, int32_t
 #pragma GCC unroll 16
     for (int j = 0; j < kBlocks; ++j) {
       k[j] = LoadKv<kType>(tile[j], int64_t{d} * kKvBlockTokens);
-      Prefetch(next[j] + int64_t{d} * kStepBytes);
+      PrefetchFar(next[j] + int64_t{d} * kStepBytes);
     }
 #pragma GCC unroll 16
     for (int u = 0; u < kUnitsNow; ++u) {
@@ -852,7 +852,7 @@ inline void AddValues(const AttentionArgs& a, const AttentionState& s, int32_t f
 #pragma GCC unroll 16
       for (int j = 0; j < kVectors; ++j) {
         v[j] = LoadKv<kType>(row + j * kVectorBytes, 0);
-        if (j * kVectorBytes % 64 == 0) Prefetch(next + j * kVectorBytes);
+        if (j * kVectorBytes % 64 == 0) PrefetchFar(next + j * kVectorBytes);
       }
 #pragma GCC unroll 16
       for (int u = 0; u < kUnitsNow; ++u) {

@@ -168,6 +168,10 @@ inline I Dot4(I acc, B w, const int8_t* x) {
   return {Dot4Half<kWide>(acc.a, w.a, v), Dot4Half<kWide>(acc.b, w.b, v)};
 }
 
+// Into the second-level cache only.
+inline void PrefetchFar(const void* p) {
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
+}
 inline void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
 }  // namespace

@@ -135,6 +135,10 @@ inline int32_t WordRounds(int64_t rounds) {
 }
 inline constexpr int32_t (*kWordRounds)(int64_t) = WordRounds;
 
+// Into the second-level cache only.
+inline void PrefetchFar(const void* p) {
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
+}
 inline void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
 }  // namespace

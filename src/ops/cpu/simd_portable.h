@@ -232,6 +232,8 @@ inline I Dot4(I acc, B w, const int8_t* x) {
   return acc;
 }
 
+// Into the second-level cache only.
+inline void PrefetchFar(const void* p) { __builtin_prefetch(p, 0, 2); }
 inline void Prefetch(const void* p) { __builtin_prefetch(p); }
 
 }  // namespace
