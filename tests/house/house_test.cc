@@ -319,6 +319,27 @@ TEST_F(House, NothingMutableIsGlobal) {
   }
 }
 
+// A metric that nothing measures would be a promise without a value.
+TEST_F(House, EveryMetricIsMeasuredSomewhere) {
+  const SourceFile* table = Find("src/obs/metric_table.h");
+  ASSERT_NE(table, nullptr);
+  size_t start = table->text.find("enum class MetricId {");
+  ASSERT_NE(start, std::string::npos);
+  std::string names = table->text.substr(start, table->text.find('}', start) - start);
+  const std::regex enumerator(R"(\bk\w+)");
+  std::set<std::string> used;
+  for (const SourceFile& file : Files()) {
+    if (!file.IsCpp() || !file.In("src/") || file.In("src/obs/")) continue;
+    const std::regex use(R"(MetricId::(k\w+))");
+    for (std::sregex_iterator it(file.text.begin(), file.text.end(), use), end; it != end; ++it) {
+      used.insert((*it)[1]);
+    }
+  }
+  for (std::sregex_iterator it(names.begin(), names.end(), enumerator), end; it != end; ++it) {
+    EXPECT_TRUE(used.contains(it->str())) << "nothing measures " << it->str();
+  }
+}
+
 // ---- Sizes -----------------------------------------------------------------------------------
 
 // Checks `size` against `limit` or the larger one that `ratchet` allows for `name`.
