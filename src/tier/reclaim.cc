@@ -17,6 +17,7 @@ namespace {
 // A waiter looks again this often even if nothing signals (cancel flags, hot_keep_time running
 // out).
 constexpr int64_t kRoomPollUs = 10'000;
+constexpr int64_t kLoadPatienceUs = 10'000'000;
 // A model that is larger than what fits reads this far ahead at the cost of its own segments. More
 // would turn all memory into a window that slides over the model, so that each round reads all of
 // it; with a short window the rest stays and is found again in the next round.
@@ -249,7 +250,8 @@ TierManagerImpl::RoomHope TierManagerImpl::HopeForRoomLocked(const Owner& owner,
                                                              uint64_t bytes) const {
   if (ledger_.QuotaLeft(Tier::kDevice, owner) < bytes) return RoomHope::kNone;
   const int64_t now = clock_->NowUs();
-  uint64_t soon = ledger_.free(Tier::kDevice);
+  uint64_t now_free = ledger_.free(Tier::kDevice);  // or evictable
+  uint64_t loading = 0;                             // for nobody: ends by itself
   uint64_t pinned = 0;
   for (const auto& [id, model] : models_) {
     for (const Segment& segment : model->segments) {
@@ -257,11 +259,14 @@ TierManagerImpl::RoomHope TierManagerImpl::HopeForRoomLocked(const Owner& owner,
       const bool held = segment.pins > 0 ||
                         (segment.load != nullptr && segment.load->waiters > 0) ||
                         (model->leased_until_us > now && model->spec.name != owner.model);
-      (held ? pinned : soon) += RoundedBytes(segment.spec.bytes);
+      const bool under_way = segment.residence == Residence::kLoading;
+      (held ? pinned : under_way ? loading : now_free) += RoundedBytes(segment.spec.bytes);
     }
   }
-  if (soon >= bytes) return RoomHope::kSoon;
-  return soon + pinned >= bytes ? RoomHope::kIfUnpinned : RoomHope::kNone;
+  // Enough bytes, and yet it was refused: the device is cut into pieces that only pins hold apart.
+  if (now_free >= bytes) return RoomHope::kIfUnpinned;
+  if (now_free + loading >= bytes) return RoomHope::kSoon;
+  return now_free + loading + pinned >= bytes ? RoomHope::kIfUnpinned : RoomHope::kNone;
 }
 
 bool TierManagerImpl::AwaitRoomLocked(const Owner& owner, uint64_t bytes, int64_t* since_us) {
@@ -269,10 +274,9 @@ bool TierManagerImpl::AwaitRoomLocked(const Owner& owner, uint64_t bytes, int64_
   if (hope == RoomHope::kNone) return false;
   const int64_t now = WaitNowUs();
   if (*since_us == 0) *since_us = now;
-  // Loads that nobody waits for end soon by themselves, yet not every hope comes true (a device cut
-  // into pieces): patience ends in any case.
+  // Loads that nobody waits for end by themselves, unless the disk hangs.
   const int64_t patience_us =
-      hope == RoomHope::kSoon ? 10 * options_.pin_wait_us : options_.pin_wait_us;
+      options_.pin_wait_us + (hope == RoomHope::kSoon ? kLoadPatienceUs : 0);
   if (now - *since_us > patience_us) return false;
   ++room_waiters_;
   WaitLocked(kRoomPollUs);
