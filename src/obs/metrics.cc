@@ -29,6 +29,7 @@ struct Metrics::State {
   };
   std::vector<Family> families;
 
+  absl::Mutex raise;
   absl::Mutex mutex;
   std::vector<std::set<Labels>> series ABSL_GUARDED_BY(mutex);
 
@@ -82,7 +83,7 @@ Metrics::~Metrics() = default;
 Counter Metrics::CounterFor(MetricId id, LabelValues labels) {
   auto* family = state_->families[static_cast<size_t>(id)].counter;
   assert(family != nullptr);
-  return Counter(&family->Add(state_->Name(id, labels)));
+  return Counter(&family->Add(state_->Name(id, labels)), &state_->raise);
 }
 
 Gauge Metrics::GaugeFor(MetricId id, LabelValues labels) {
@@ -105,6 +106,7 @@ std::string Metrics::Render() const {
 
 void Counter::Add(double by) { counter_->Increment(by); }
 void Counter::RaiseTo(double total) {
+  absl::MutexLock lock(raise_);
   if (double value = counter_->Value(); value < total) counter_->Increment(total - value);
 }
 void Gauge::Set(double value) { gauge_->Set(value); }

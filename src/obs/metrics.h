@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/synchronization/mutex.h"
 #include "obs/metric_table.h"
 
 namespace prometheus {
@@ -29,15 +30,16 @@ using LabelValues = std::initializer_list<std::string_view>;
 
 class Counter {
  public:
-  explicit Counter(prometheus::Counter* counter) : counter_(counter) {}
+  Counter(prometheus::Counter* counter, absl::Mutex* raise) : counter_(counter), raise_(raise) {}
   // REQUIRES: `by` >= 0.
   void Add(double by = 1);
   // Raises the counter to `total` if it is below: for totals that somebody else counts and that are
-  // copied here when metrics are read. REQUIRES: one thread at a time a counter.
+  // copied here when metrics are read. Not to be mixed with Add on the same counter.
   void RaiseTo(double total);
 
  private:
   prometheus::Counter* counter_;
+  absl::Mutex* raise_;  // Makes RaiseTo one step.
 };
 
 class Gauge {

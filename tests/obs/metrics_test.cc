@@ -81,6 +81,19 @@ TEST(Metrics, ACounterIsRaisedToATotalAndNeverLowered) {
               HasSubstr("terrace_link_bytes_total{link=\"disk to device\"} 12\n"));
 }
 
+TEST(Metrics, ReadersThatRaiseTogetherDoNotOvershoot) {
+  Metrics metrics;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      Counter counter = metrics.CounterFor(MetricId::kLinkBytes, {"l"});
+      for (int total = 1; total <= 2000; ++total) counter.RaiseTo(total);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(metrics.Render(), HasSubstr("terrace_link_bytes_total{link=\"l\"} 2000\n"));
+}
+
 TEST(Metrics, HostileLabelValuesStayInsideTheirQuotes) {
   Metrics metrics;
   metrics.Count(MetricId::kErrors, {"a\"} 1\nevil{x=\"\xff"});
