@@ -85,8 +85,8 @@ absl::Status CheckMatMul(const Matrix& x, std::span<const MatMulTarget> targets)
                                           target.out.rows, target.out.cols));
     }
     if (target.bias.data != nullptr && target.bias.size != target.weight.rows) {
-      return Refuse("MatMul", fmt::format("bias of {} for {} rows", target.bias.size,
-                                          target.weight.rows));
+      return Refuse("MatMul",
+                    fmt::format("bias of {} for {} rows", target.bias.size, target.weight.rows));
     }
   }
   return absl::OkStatus();
@@ -100,8 +100,7 @@ absl::Status CheckRope(const Matrix& x, int32_t heads, int32_t head_dim, const B
     return Refuse("Rope", fmt::format("{} heads of {} rotating {} in rows of {}", heads, head_dim,
                                       params.dim, x.cols));
   }
-  if (params.frequency_factors.data != nullptr &&
-      params.frequency_factors.size != params.dim / 2) {
+  if (params.frequency_factors.data != nullptr && params.frequency_factors.size != params.dim / 2) {
     return Refuse("Rope", fmt::format("{} frequency factors for {} dimensions",
                                       params.frequency_factors.size, params.dim));
   }
@@ -152,8 +151,8 @@ absl::Status CheckAttention(const Matrix& q, const AttentionParams& params,
                               q.rows, q.cols, out.rows, out.cols, params.layer, geometry.layers));
   }
   if (params.sinks.data != nullptr && params.sinks.size != params.heads) {
-    return Refuse("Attention", fmt::format("{} sinks for {} heads", params.sinks.size,
-                                           params.heads));
+    return Refuse("Attention",
+                  fmt::format("{} sinks for {} heads", params.sinks.size, params.heads));
   }
   return CheckBatch("Attention", batch, q.rows);
 }

@@ -1,5 +1,5 @@
-// Shape checks shared by backends: each returns InvalidArgument naming the operator, or OK. They make
-// the promise of ops/backend.h that nothing is written when a call is refused.
+// Shape checks shared by backends: each returns InvalidArgument naming the operator, or OK. They
+// make the promise of ops/backend.h that nothing is written when a call is refused.
 #ifndef TERRACE_OPS_CHECK_H_
 #define TERRACE_OPS_CHECK_H_
 

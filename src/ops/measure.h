@@ -1,6 +1,6 @@
 // What the machine can do, measured with the instructions of one CPU variant: the yardsticks of
-// benches and of `terrace verify ops`. Numbers are the best of a few short runs, since neighbours on a
-// shared machine only ever make them worse.
+// benches and of `terrace verify ops`. Numbers are the best of a few short runs, since neighbours
+// on a shared machine only ever make them worse.
 #ifndef TERRACE_OPS_MEASURE_H_
 #define TERRACE_OPS_MEASURE_H_
 
@@ -14,10 +14,10 @@
 namespace terrace::ops {
 
 struct MachineLimits {
-  double read_bytes_per_s = 0;    // sequential reads from memory, all workers
-  double int8_ops_per_s = 0;      // multiplies and adds of 8-bit dot products, counted apart
-  double word_ops_per_s = 0;      // the same of 16-bit dot products (the rate of bf16); 0: none
-  double float_ops_per_s = 0;     // the same of float32 multiply-add
+  double read_bytes_per_s = 0;  // sequential reads from memory, all workers
+  double int8_ops_per_s = 0;    // multiplies and adds of 8-bit dot products, counted apart
+  double word_ops_per_s = 0;    // the same of 16-bit dot products (the rate of bf16); 0: none
+  double float_ops_per_s = 0;   // the same of float32 multiply-add
 };
 
 // Memory of at least `bytes`, on huge pages where the system grants them, touched by no one yet.
@@ -36,7 +36,8 @@ class LargeBuffer {
 };
 
 // Measures with the kernels of `variant` ("auto": the best). `buffer` holds what is read and should
-// be several times the last-level cache; its contents are not changed. NotFound for an unknown name.
+// be several times the last-level cache; its contents are not changed. NotFound for an unknown
+// name.
 absl::StatusOr<MachineLimits> MeasureLimits(std::string_view variant, const LargeBuffer& buffer,
                                             ThreadTeam* team);
 

@@ -1,4 +1,5 @@
-// Angles of rotary embeddings, shared by backends: the one place that knows linear and YaRN scaling.
+// Angles of rotary embeddings, shared by backends: the one place that knows linear and YaRN
+// scaling.
 #ifndef TERRACE_OPS_ROPE_H_
 #define TERRACE_OPS_ROPE_H_
 

@@ -46,8 +46,8 @@ float MatMulTolerance(DType dtype, const float* w, const float* x, int32_t cols,
 float AttentionTolerance(int32_t key_dim, int32_t keys, float scale, float softcap,
                          float largest_query, float largest_key, float largest_value) {
   const float dim = static_cast<float>(key_dim);
-  const float score = (dim + 3) * kFloatEps * dim * largest_query * largest_key * scale +
-                      softcap * 8 * kFloatEps;
+  const float score =
+      (dim + 3) * kFloatEps * dim * largest_query * largest_key * scale + softcap * 8 * kFloatEps;
   return 2 * largest_value * (score + 4 * kFloatEps) +
          static_cast<float>(keys + 4) * kFloatEps * largest_value;
 }

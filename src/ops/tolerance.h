@@ -13,23 +13,23 @@ inline constexpr float kFloatEps = 0x1p-24f;  // rounding of one float32 operati
 
 // For one element y = w . x of a matrix multiplication with weights of `dtype`.
 //
-// Float formats: n products and sums in float32 err by at most n eps sum|w x|. With `many` (40 rows or
-// more) both factors may also be rounded to steps of their block's largest / 8191.
+// Float formats: n products and sums in float32 err by at most n eps sum|w x|. With `many` (40 rows
+// or more) both factors may also be rounded to steps of their block's largest / 8191.
 //
-// Block formats round activations to multiples of d = max|x| / 127 of their block of 32. The error of
-// an element is at most d / 2 and, for data that does not know the grid, uniform: its variance is
-// d^2 / 12. The sum's deviation is s = sqrt(sum_b d_b^2 / 12 |w_b|^2); six s are exceeded once in 5e8
-// normal draws (a sum of few uniforms even less), and never more than the hard bound
-// sum_b d_b / 2 |w_b|_1. Sums inside a block are exact integers; between blocks they round, and codes
-// are offset before, so magnitudes up to twice the block's largest weight take part.
+// Block formats round activations to multiples of d = max|x| / 127 of their block of 32. The error
+// of an element is at most d / 2 and, for data that does not know the grid, uniform: its variance
+// is d^2 / 12. The sum's deviation is s = sqrt(sum_b d_b^2 / 12 |w_b|^2); six s are exceeded once
+// in 5e8 normal draws (a sum of few uniforms even less), and never more than the hard bound sum_b
+// d_b / 2 |w_b|_1. Sums inside a block are exact integers; between blocks they round, and codes are
+// offset before, so magnitudes up to twice the block's largest weight take part.
 float MatMulTolerance(DType dtype, const float* w, const float* x, int32_t cols, bool many);
 
 // For one element of attention whose scores are q . k * scale, capped by `softcap` if positive.
-// `largest_*` bound the magnitudes of elements. A score is a float32 sum of key_dim products: it errs
-// by at most (key_dim + 3) eps key_dim |q| |k| scale, a softcap adds a few ulp of the cap. A weight
-// e^(s - max) carries that as a relative error, and e^x adds 2 ulp. The output is a convex combination
-// of values, so it errs by twice the weights' error times the largest value, and its float32 sums add
-// (keys + 4) eps of that.
+// `largest_*` bound the magnitudes of elements. A score is a float32 sum of key_dim products: it
+// errs by at most (key_dim + 3) eps key_dim |q| |k| scale, a softcap adds a few ulp of the cap. A
+// weight e^(s - max) carries that as a relative error, and e^x adds 2 ulp. The output is a convex
+// combination of values, so it errs by twice the weights' error times the largest value, and its
+// float32 sums add (keys + 4) eps of that.
 float AttentionTolerance(int32_t key_dim, int32_t keys, float scale, float softcap,
                          float largest_query, float largest_key, float largest_value);
 

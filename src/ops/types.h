@@ -53,7 +53,8 @@ inline constexpr size_t KvElementBytes(KvDType dtype) {
 }
 
 // Geometry of one model's KV blocks. A block holds 16 tokens of every layer, contiguous:
-//   for each layer, for each KV head: K tile [key_dim][16 tokens], then V tile [16 tokens][value_dim];
+//   for each layer, for each KV head: K tile [key_dim][16 tokens], then V tile [16
+//   tokens][value_dim];
 // K is stored token-minor so that one wide load covers a dimension of all 16 tokens. With kI8, each
 // tile is followed by 16 float scales, one a token (largest magnitude / 127).
 struct KvGeometry {
@@ -82,9 +83,9 @@ struct KvGeometry {
   }
 };
 
-// The rows of one sequence in a batch: rows [first_row, first_row + rows) of every activation matrix
-// are its tokens at positions start, start + 1, ... ; blocks[i] (device address, host array) holds
-// positions [16 i, 16 i + 16) and covers start + rows tokens.
+// The rows of one sequence in a batch: rows [first_row, first_row + rows) of every activation
+// matrix are its tokens at positions start, start + 1, ... ; blocks[i] (device address, host array)
+// holds positions [16 i, 16 i + 16) and covers start + rows tokens.
 struct SequenceRows {
   int32_t first_row = 0;
   int32_t rows = 0;
@@ -94,8 +95,8 @@ struct SequenceRows {
 
 // A batch as operators see it (host memory).
 struct BatchRows {
-  int32_t rows = 0;                        // total over sequences
-  std::span<const int32_t> positions;      // [rows]
+  int32_t rows = 0;                    // total over sequences
+  std::span<const int32_t> positions;  // [rows]
   std::span<const SequenceRows> sequences;
 };
 
@@ -107,11 +108,11 @@ enum class RopeKind : uint8_t {
 // Rotary embedding (Su et al. 2021), with linear and YaRN scaling (Peng et al. 2023).
 struct RopeParams {
   RopeKind kind = RopeKind::kHalves;
-  int32_t dim = 0;                    // rotated dimensions, at the head's start
+  int32_t dim = 0;  // rotated dimensions, at the head's start
   float base = 10000.0f;
-  float position_scale = 1.0f;        // linear scaling: positions are multiplied by it
-  Vector frequency_factors;           // [dim / 2], divides each frequency; absent: 1
-  float yarn_ext_factor = 0.0f;       // 0: no YaRN
+  float position_scale = 1.0f;   // linear scaling: positions are multiplied by it
+  Vector frequency_factors;      // [dim / 2], divides each frequency; absent: 1
+  float yarn_ext_factor = 0.0f;  // 0: no YaRN
   float yarn_attn_factor = 1.0f;
   float yarn_beta_fast = 32.0f;
   float yarn_beta_slow = 1.0f;
@@ -120,11 +121,11 @@ struct RopeParams {
 
 struct AttentionParams {
   int32_t layer = 0;
-  int32_t heads = 0;        // query heads; a multiple of the geometry's kv_heads
-  float scale = 1.0f;       // multiplies q . k
-  int32_t window = 0;       // > 0: a token sees itself and the window - 1 tokens before it
-  float softcap = 0.0f;     // > 0: score = cap * tanh(score / cap)
-  Vector sinks;             // [heads] logits added to each softmax's denominator; absent: none
+  int32_t heads = 0;     // query heads; a multiple of the geometry's kv_heads
+  float scale = 1.0f;    // multiplies q . k
+  int32_t window = 0;    // > 0: a token sees itself and the window - 1 tokens before it
+  float softcap = 0.0f;  // > 0: score = cap * tanh(score / cap)
+  Vector sinks;          // [heads] logits added to each softmax's denominator; absent: none
 };
 
 enum class Activation : uint8_t { kSilu, kGeluTanh };

@@ -137,7 +137,8 @@ class Verifier {
     target.weight.data = packed.data();
     target.out = View(got, n, kRows);
     RETURN_IF_ERROR(cpu_->MatMul(View(x, n, kCols), {&target, 1}));
-    VerifyRow row = NewRow(n == 1 ? "matmul 1 row" : "matmul 64 rows", std::string(Info(dtype).name));
+    VerifyRow row =
+        NewRow(n == 1 ? "matmul 1 row" : "matmul 64 rows", std::string(Info(dtype).name));
     std::vector<float> w(kCols);
     for (int32_t r = 0; r < kRows; ++r) {
       DequantizeRow(dtype, plain.data() + RowBytes(dtype, kCols) * static_cast<uint64_t>(r), w);
@@ -223,9 +224,8 @@ class Verifier {
     std::vector<float> other = RandomFloats(16 * kCols, random);
     const Vector weight = {other.data(), kCols};
     const double eps = kFloatEps;
-    RETURN_IF_ERROR(Compare("rms_norm", (kCols / 2 + 8) * eps, 0, [&](Backend& b, Matrix x) {
-      return b.RmsNorm(x, weight, 1e-6f, x);
-    }));
+    RETURN_IF_ERROR(Compare("rms_norm", (kCols / 2 + 8) * eps, 0,
+                            [&](Backend& b, Matrix x) { return b.RmsNorm(x, weight, 1e-6f, x); }));
     RETURN_IF_ERROR(Compare("rms_norm heads", (64 + 8) * eps, 0, [&](Backend& b, Matrix x) {
       return b.RmsNormHeads(x, 4, {other.data(), 128}, 1e-6f);
     }));
@@ -235,12 +235,10 @@ class Verifier {
     RETURN_IF_ERROR(Compare("gelu x up", 300 * eps, 0, [&](Backend& b, Matrix x) {
       return b.Glu(Activation::kGeluTanh, x, View(other, 16, kCols), x);
     }));
-    RETURN_IF_ERROR(Compare("softcap", 16 * eps, 0, [&](Backend& b, Matrix x) {
-      return b.Softcap(x, 2.0f);
-    }));
-    RETURN_IF_ERROR(Compare("add", 0, 0, [&](Backend& b, Matrix x) {
-      return b.Add(x, View(other, 16, kCols));
-    }));
+    RETURN_IF_ERROR(
+        Compare("softcap", 16 * eps, 0, [&](Backend& b, Matrix x) { return b.Softcap(x, 2.0f); }));
+    RETURN_IF_ERROR(Compare(
+        "add", 0, 0, [&](Backend& b, Matrix x) { return b.Add(x, View(other, 16, kCols)); }));
     std::vector<int32_t> positions(16);
     for (int32_t i = 0; i < 16; ++i) positions[static_cast<size_t>(i)] = i * 997;
     BatchRows batch;
@@ -250,10 +248,9 @@ class Verifier {
     params.dim = 128;
     for (const RopeKind kind : {RopeKind::kHalves, RopeKind::kAdjacent}) {
       params.kind = kind;
-      RETURN_IF_ERROR(Compare(kind == RopeKind::kHalves ? "rope halves" : "rope adjacent", 0,
-                              3 * 1.42 * 4 * eps, [&](Backend& b, Matrix x) {
-                                return b.Rope(x, 4, 128, batch, params);
-                              }));
+      RETURN_IF_ERROR(Compare(
+          kind == RopeKind::kHalves ? "rope halves" : "rope adjacent", 0, 3 * 1.42 * 4 * eps,
+          [&](Backend& b, Matrix x) { return b.Rope(x, 4, 128, batch, params); }));
     }
     return absl::OkStatus();
   }
@@ -283,10 +280,10 @@ class Verifier {
     RETURN_IF_ERROR(ref_->StoreKv(View(k, kTokens, kKvHeads * kDim),
                                   View(v, kTokens, kKvHeads * kDim), 0, geometry, batch));
     const Matrix queries = View(q, kTokens, kHeads * kDim);
-    RETURN_IF_ERROR(ref_->Attention(queries, params, geometry, batch,
-                                    View(want, kTokens, kHeads * kDim)));
-    RETURN_IF_ERROR(cpu_->Attention(queries, params, geometry, batch,
-                                    View(got, kTokens, kHeads * kDim)));
+    RETURN_IF_ERROR(
+        ref_->Attention(queries, params, geometry, batch, View(want, kTokens, kHeads * kDim)));
+    RETURN_IF_ERROR(
+        cpu_->Attention(queries, params, geometry, batch, View(got, kTokens, kHeads * kDim)));
     VerifyRow row = NewRow("attention", dtype == KvDType::kF16  ? "F16"
                                         : dtype == KvDType::kI8 ? "I8"
                                                                 : "F32");

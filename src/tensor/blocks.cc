@@ -151,22 +151,38 @@ void ReadIQ3S(const uint8_t* b, int group, GroupCodes* out) {
 
 const BlockScheme* SchemeOf(DType dtype) {
   switch (dtype) {
-    case DType::kQ4_0: return &kQ4_0;
-    case DType::kQ4_1: return &kQ4_1;
-    case DType::kQ5_0: return &kQ5_0;
-    case DType::kQ5_1: return &kQ5_1;
-    case DType::kQ8_0: return &kQ8_0;
-    case DType::kQ2_K: return &kQ2_K;
-    case DType::kQ3_K: return &kQ3_K;
-    case DType::kQ4_K: return &kQ4_K;
-    case DType::kQ5_K: return &kQ5_K;
-    case DType::kQ6_K: return &kQ6_K;
-    case DType::kIQ4_NL: return &kIQ4_NL;
-    case DType::kIQ4_XS: return &kIQ4_XS;
-    case DType::kIQ3_S: return &kIQ3_S;
-    case DType::kMXFP4: return &kMXFP4;
-    case DType::kTQ2_0: return &kTQ2_0;
-    default: return nullptr;
+    case DType::kQ4_0:
+      return &kQ4_0;
+    case DType::kQ4_1:
+      return &kQ4_1;
+    case DType::kQ5_0:
+      return &kQ5_0;
+    case DType::kQ5_1:
+      return &kQ5_1;
+    case DType::kQ8_0:
+      return &kQ8_0;
+    case DType::kQ2_K:
+      return &kQ2_K;
+    case DType::kQ3_K:
+      return &kQ3_K;
+    case DType::kQ4_K:
+      return &kQ4_K;
+    case DType::kQ5_K:
+      return &kQ5_K;
+    case DType::kQ6_K:
+      return &kQ6_K;
+    case DType::kIQ4_NL:
+      return &kIQ4_NL;
+    case DType::kIQ4_XS:
+      return &kIQ4_XS;
+    case DType::kIQ3_S:
+      return &kIQ3_S;
+    case DType::kMXFP4:
+      return &kMXFP4;
+    case DType::kTQ2_0:
+      return &kTQ2_0;
+    default:
+      return nullptr;
   }
 }
 
@@ -203,14 +219,23 @@ void ReadGroup(DType dtype, const std::byte* block, int group, GroupCodes* out) 
     case DType::kTQ2_0:
       out->d_bits = Load16(b + 64);
       return ReadPairs(b, group, out->code);
-    case DType::kQ2_K: return ReadQ2K(b, group, out);
-    case DType::kQ3_K: return ReadQ3K(b, group, out);
-    case DType::kQ4_K: return ReadQ45K(b, false, group, out);
-    case DType::kQ5_K: return ReadQ45K(b, true, group, out);
-    case DType::kQ6_K: return ReadQ6K(b, group, out);
-    case DType::kIQ4_XS: return ReadIQ4XS(b, group, out);
-    case DType::kIQ3_S: return ReadIQ3S(b, group, out);
-    default: std::memset(out, 0, sizeof(*out)); return;
+    case DType::kQ2_K:
+      return ReadQ2K(b, group, out);
+    case DType::kQ3_K:
+      return ReadQ3K(b, group, out);
+    case DType::kQ4_K:
+      return ReadQ45K(b, false, group, out);
+    case DType::kQ5_K:
+      return ReadQ45K(b, true, group, out);
+    case DType::kQ6_K:
+      return ReadQ6K(b, group, out);
+    case DType::kIQ4_XS:
+      return ReadIQ4XS(b, group, out);
+    case DType::kIQ3_S:
+      return ReadIQ3S(b, group, out);
+    default:
+      std::memset(out, 0, sizeof(*out));
+      return;
   }
 }
 

@@ -24,8 +24,8 @@ float ToFloat(T value) {
 }  // namespace
 
 void DequantizeGroup(const BlockScheme& scheme, const GroupCodes& group, float* out) {
-  const float d = scheme.e8m0 ? E8M0ToHalfFloat(static_cast<uint8_t>(group.d_bits))
-                              : HalfToFloat(group.d_bits);
+  const float d =
+      scheme.e8m0 ? E8M0ToHalfFloat(static_cast<uint8_t>(group.d_bits)) : HalfToFloat(group.d_bits);
   const float dmin = HalfToFloat(group.dmin_bits);
   for (int half = 0; half < 2; ++half) {
     const float scale = d * static_cast<float>(group.scale[half]);
@@ -41,17 +41,28 @@ void DequantizeGroup(const BlockScheme& scheme, const GroupCodes& group, float* 
 
 void DequantizeRow(DType dtype, const std::byte* row, std::span<float> out) {
   switch (dtype) {
-    case DType::kF32: return ConvertRow<float>(row, out, ToFloat<float>);
-    case DType::kF16: return ConvertRow<uint16_t>(row, out, HalfToFloat);
-    case DType::kBF16: return ConvertRow<uint16_t>(row, out, Bf16ToFloat);
-    case DType::kF8E4M3: return ConvertRow<uint8_t>(row, out, F8E4M3ToFloat);
-    case DType::kF8E5M2: return ConvertRow<uint8_t>(row, out, F8E5M2ToFloat);
-    case DType::kI8: return ConvertRow<int8_t>(row, out, ToFloat<int8_t>);
-    case DType::kI16: return ConvertRow<int16_t>(row, out, ToFloat<int16_t>);
-    case DType::kI32: return ConvertRow<int32_t>(row, out, ToFloat<int32_t>);
-    case DType::kI64: return ConvertRow<int64_t>(row, out, ToFloat<int64_t>);
-    case DType::kF64: return ConvertRow<double>(row, out, ToFloat<double>);
-    default: break;
+    case DType::kF32:
+      return ConvertRow<float>(row, out, ToFloat<float>);
+    case DType::kF16:
+      return ConvertRow<uint16_t>(row, out, HalfToFloat);
+    case DType::kBF16:
+      return ConvertRow<uint16_t>(row, out, Bf16ToFloat);
+    case DType::kF8E4M3:
+      return ConvertRow<uint8_t>(row, out, F8E4M3ToFloat);
+    case DType::kF8E5M2:
+      return ConvertRow<uint8_t>(row, out, F8E5M2ToFloat);
+    case DType::kI8:
+      return ConvertRow<int8_t>(row, out, ToFloat<int8_t>);
+    case DType::kI16:
+      return ConvertRow<int16_t>(row, out, ToFloat<int16_t>);
+    case DType::kI32:
+      return ConvertRow<int32_t>(row, out, ToFloat<int32_t>);
+    case DType::kI64:
+      return ConvertRow<int64_t>(row, out, ToFloat<int64_t>);
+    case DType::kF64:
+      return ConvertRow<double>(row, out, ToFloat<double>);
+    default:
+      break;
   }
   const BlockScheme& scheme = *SchemeOf(dtype);
   const DTypeInfo& info = Info(dtype);

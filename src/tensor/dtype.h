@@ -1,5 +1,5 @@
-// Element types and quantisation blocks: names, sizes, and how many bytes a row takes. Block formats
-// are those of the GGUF specification; a block never crosses a row.
+// Element types and quantisation blocks: names, sizes, and how many bytes a row takes. Block
+// formats are those of the GGUF specification; a block never crosses a row.
 #ifndef TERRACE_TENSOR_DTYPE_H_
 #define TERRACE_TENSOR_DTYPE_H_
 
@@ -10,13 +10,31 @@
 namespace terrace {
 
 enum class DType : uint8_t {
-  kF32, kF16, kBF16,
-  kF8E4M3, kF8E5M2,
-  kI8, kI16, kI32, kI64, kF64,
-  kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0,
-  kQ2_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K,
-  kIQ4_NL, kIQ4_XS, kIQ3_S,
-  kMXFP4, kTQ2_0,
+  kF32,
+  kF16,
+  kBF16,
+  kF8E4M3,
+  kF8E5M2,
+  kI8,
+  kI16,
+  kI32,
+  kI64,
+  kF64,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kIQ4_NL,
+  kIQ4_XS,
+  kIQ3_S,
+  kMXFP4,
+  kTQ2_0,
 };
 inline constexpr int kDTypeCount = static_cast<int>(DType::kTQ2_0) + 1;
 

@@ -26,9 +26,9 @@ inline uint16_t FloatToHalf(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
   const uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return sign | 0x7e00u;    // NaN
-  if (magnitude >= 0x477ff000u) return sign | 0x7c00u;   // rounds to 65536 or more
-  if (magnitude < 0x38800000u) {                         // below 2^-14: subnormal or zero
+  if (magnitude > 0x7f800000u) return sign | 0x7e00u;   // NaN
+  if (magnitude >= 0x477ff000u) return sign | 0x7c00u;  // rounds to 65536 or more
+  if (magnitude < 0x38800000u) {                        // below 2^-14: subnormal or zero
     // Adding 0.5 places the wanted bits at the end of the mantissa, rounded by the hardware.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(shifted) - 0x3f000000u);
@@ -60,9 +60,7 @@ inline float F8E4M3ToFloat(uint8_t bits) {
   return std::bit_cast<float>(sign | ((exponent + 120) << 23) | (mantissa << 20));
 }
 
-inline float F8E5M2ToFloat(uint8_t bits) {
-  return HalfToFloat(static_cast<uint16_t>(bits << 8));
-}
+inline float F8E5M2ToFloat(uint8_t bits) { return HalfToFloat(static_cast<uint16_t>(bits << 8)); }
 
 // An E8M0 scale of MXFP4, halved: the format's values are stored doubled, as integers.
 inline float E8M0ToHalfFloat(uint8_t exponent) {

@@ -151,20 +151,41 @@ absl::Status QuantizeRow(DType dtype, std::span<const float> values, std::span<s
     const float* x = values.data() + i;
     uint8_t* to = reinterpret_cast<uint8_t*>(out.data()) + RowBytes(dtype, i);
     switch (dtype) {
-      case DType::kF32: std::memcpy(to, x, sizeof(float)); break;
-      case DType::kF16: Store16(to, FloatToHalf(*x)); break;
-      case DType::kBF16: Store16(to, FloatToBf16(*x)); break;
-      case DType::kQ4_0: Symmetric(x, 8, to); break;
-      case DType::kQ4_1: WithBias(x, 15, to); break;
-      case DType::kQ5_0: Symmetric(x, 16, to); break;
-      case DType::kQ5_1: WithBias(x, 31, to); break;
-      case DType::kQ8_0: Q8_0(x, to); break;
-      case DType::kQ4_K: Q45K(x, 15, to); break;
-      case DType::kQ5_K: Q45K(x, 31, to); break;
-      case DType::kQ6_K: Q6K(x, to); break;
+      case DType::kF32:
+        std::memcpy(to, x, sizeof(float));
+        break;
+      case DType::kF16:
+        Store16(to, FloatToHalf(*x));
+        break;
+      case DType::kBF16:
+        Store16(to, FloatToBf16(*x));
+        break;
+      case DType::kQ4_0:
+        Symmetric(x, 8, to);
+        break;
+      case DType::kQ4_1:
+        WithBias(x, 15, to);
+        break;
+      case DType::kQ5_0:
+        Symmetric(x, 16, to);
+        break;
+      case DType::kQ5_1:
+        WithBias(x, 31, to);
+        break;
+      case DType::kQ8_0:
+        Q8_0(x, to);
+        break;
+      case DType::kQ4_K:
+        Q45K(x, 15, to);
+        break;
+      case DType::kQ5_K:
+        Q45K(x, 31, to);
+        break;
+      case DType::kQ6_K:
+        Q6K(x, to);
+        break;
       default:
-        return absl::UnimplementedError(
-            fmt::format("QuantizeRow: no quantiser for {}", info.name));
+        return absl::UnimplementedError(fmt::format("QuantizeRow: no quantiser for {}", info.name));
     }
   }
   return absl::OkStatus();

@@ -1,5 +1,5 @@
-// Quantisers for the formats that test and bench models are made of: correct, deterministic, close to
-// what published models use; no importance weighting.
+// Quantisers for the formats that test and bench models are made of: correct, deterministic, close
+// to what published models use; no importance weighting.
 #ifndef TERRACE_TENSOR_QUANTIZE_H_
 #define TERRACE_TENSOR_QUANTIZE_H_
 

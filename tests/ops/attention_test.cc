@@ -38,7 +38,8 @@ std::string ShapeName(const Shape& s) {
          " cap " + std::to_string(s.softcap) + (s.sinks ? " sinks" : "");
 }
 
-// Runs one sequence through a backend in chunks and returns the outputs [tokens, heads * value_dim].
+// Runs one sequence through a backend in chunks and returns the outputs [tokens, heads *
+// value_dim].
 std::vector<float> RunChunks(Backend& backend, const Shape& shape, std::vector<float>& q,
                              std::vector<float>& k, std::vector<float>& v,
                              const std::vector<float>& sinks, const std::vector<int>& chunks) {
@@ -65,11 +66,13 @@ std::vector<float> RunChunks(Backend& backend, const Shape& shape, std::vector<f
     const auto part = [&](std::vector<float>& data, int cols) {
       return Matrix{data.data() + int64_t{start} * cols, rows, cols, cols};
     };
-    EXPECT_TRUE(backend.StoreKv(part(k, shape.kv_heads * shape.key_dim),
-                                part(v, shape.kv_heads * shape.value_dim), 1, geometry, batch).ok());
-    const absl::Status status = backend.Attention(part(q, shape.heads * shape.key_dim), params,
-                                                  geometry, batch,
-                                                  part(out, shape.heads * shape.value_dim));
+    EXPECT_TRUE(backend
+                    .StoreKv(part(k, shape.kv_heads * shape.key_dim),
+                             part(v, shape.kv_heads * shape.value_dim), 1, geometry, batch)
+                    .ok());
+    const absl::Status status =
+        backend.Attention(part(q, shape.heads * shape.key_dim), params, geometry, batch,
+                          part(out, shape.heads * shape.value_dim));
     EXPECT_TRUE(status.ok()) << status;
     start += rows;
   }
@@ -194,8 +197,9 @@ TEST_P(AttentionTest, SequencesOfABatchDoNotSeeEachOtherAndResultsDoNotDependOnT
                                    : std::span<const SequenceRows>(&sequences[i], 1);
         ASSERT_TRUE(
             cpu->StoreKv(View(k, total, 128), View(v, total, 128), 0, geometry, batch).ok());
-        ASSERT_TRUE(cpu->Attention(View(q, total, 256), params, geometry, batch,
-                                   View(out, total, 256)).ok());
+        ASSERT_TRUE(
+            cpu->Attention(View(q, total, 256), params, geometry, batch, View(out, total, 256))
+                .ok());
       }
       results.push_back(out);
     }

@@ -32,16 +32,15 @@ class ElementwiseTest : public testing::TestWithParam<std::string> {
 
 constexpr int kWidths[] = {1, 3, 15, 16, 17, 64, 100, 1024};
 
-// The mean of n squares errs by n eps at most (less: 64 sums run side by side); root, reciprocal and
-// two products add a few more roundings.
+// The mean of n squares errs by n eps at most (less: 64 sums run side by side); root, reciprocal
+// and two products add a few more roundings.
 TEST_P(ElementwiseTest, RmsNorm) {
   for (const int cols : kWidths) {
     std::vector<float> w = RandomFloats(static_cast<size_t>(cols), random_);
     const float tolerance = (static_cast<float>(cols) / 2 + 8) * kEps;
     for (const int rows : {1, 40}) {
-      Compare(rows, cols, tolerance, 0, [&](Backend& b, Matrix x) {
-        return b.RmsNorm(x, {w.data(), cols}, 1e-6f, x);
-      });
+      Compare(rows, cols, tolerance, 0,
+              [&](Backend& b, Matrix x) { return b.RmsNorm(x, {w.data(), cols}, 1e-6f, x); });
     }
   }
 }
@@ -55,22 +54,21 @@ TEST_P(ElementwiseTest, RmsNormOfZerosIsZero) {
 TEST_P(ElementwiseTest, RmsNormHeads) {
   for (const int dim : {16, 64, 80, 128, 256}) {
     std::vector<float> w = RandomFloats(static_cast<size_t>(dim), random_);
-    Compare(9, dim * 3, (static_cast<float>(dim) / 2 + 8) * kEps, 0, [&](Backend& b, Matrix x) {
-      return b.RmsNormHeads(x, 3, {w.data(), dim}, 1e-5f);
-    });
+    Compare(9, dim * 3, (static_cast<float>(dim) / 2 + 8) * kEps, 0,
+            [&](Backend& b, Matrix x) { return b.RmsNormHeads(x, 3, {w.data(), dim}, 1e-5f); });
   }
 }
 
-// e^x is within 2 ulp, sum, quotient and two products add four more; gelu's argument 2u errs by three
-// roundings, which the exponential multiplies by |2u| <= 88 where the result is not yet nothing.
+// e^x is within 2 ulp, sum, quotient and two products add four more; gelu's argument 2u errs by
+// three roundings, which the exponential multiplies by |2u| <= 88 where the result is not yet
+// nothing.
 TEST_P(ElementwiseTest, Glu) {
   for (const int cols : kWidths) {
     std::vector<float> up = RandomFloats(static_cast<size_t>(50 * cols), random_);
     for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
       const float relative = activation == Activation::kSilu ? 12 * kEps : 300 * kEps;
-      Compare(50, cols, relative, 1e-30f, [&](Backend& b, Matrix x) {
-        return b.Glu(activation, x, View(up, 50, cols), x);
-      });
+      Compare(50, cols, relative, 1e-30f,
+              [&](Backend& b, Matrix x) { return b.Glu(activation, x, View(up, 50, cols), x); });
     }
   }
 }
@@ -135,9 +133,8 @@ TEST_P(ElementwiseTest, Rope) {
         BatchRows batch;
         batch.rows = 17;
         batch.positions = positions;
-        Compare(17, 3 * 128, 0, 5 * 1.42f * 4 * kEps, [&](Backend& b, Matrix x) {
-          return b.Rope(x, 3, 128, batch, params);
-        });
+        Compare(17, 3 * 128, 0, 5 * 1.42f * 4 * kEps,
+                [&](Backend& b, Matrix x) { return b.Rope(x, 3, 128, batch, params); });
       }
     }
   }

@@ -42,8 +42,10 @@ class MatMulTest : public testing::TestWithParam<Case> {
 
     std::vector<float> w(static_cast<size_t>(cols));
     for (int r = 0; r < rows; ++r) {
-      DequantizeRow(dtype, plain.data() + RowBytes(dtype, static_cast<uint64_t>(cols)) *
-                                              static_cast<uint64_t>(r), w);
+      DequantizeRow(
+          dtype,
+          plain.data() + RowBytes(dtype, static_cast<uint64_t>(cols)) * static_cast<uint64_t>(r),
+          w);
       for (int i = 0; i < n; ++i) {
         const float* row = x.data() + i * stride;
         double want = bias ? b[static_cast<size_t>(r)] : 0.0;
@@ -62,7 +64,8 @@ class MatMulTest : public testing::TestWithParam<Case> {
   }
 
   int Columns(int multiple) const {
-    return multiple * static_cast<int>(std::max<uint32_t>(32, Info(GetParam().dtype).block_elements));
+    return multiple *
+           static_cast<int>(std::max<uint32_t>(32, Info(GetParam().dtype).block_elements));
   }
 };
 
@@ -138,8 +141,10 @@ TEST_P(MatMulTest, PackingIsLosslessAndRowsCanBeGathered) {
         backend->EmbedRows(table, ids, 2.0f, View(out, static_cast<int>(ids.size()), cols)).ok());
     std::vector<float> row(static_cast<size_t>(cols));
     for (size_t i = 0; i < ids.size(); ++i) {
-      DequantizeRow(dtype, plain.data() + RowBytes(dtype, static_cast<uint64_t>(cols)) *
-                                              static_cast<uint64_t>(ids[i]), row);
+      DequantizeRow(dtype,
+                    plain.data() + RowBytes(dtype, static_cast<uint64_t>(cols)) *
+                                       static_cast<uint64_t>(ids[i]),
+                    row);
       for (int c = 0; c < cols; ++c) {
         const float got = out[i * static_cast<size_t>(cols) + static_cast<size_t>(c)];
         ASSERT_EQ(got, 2.0f * row[static_cast<size_t>(c)]) << LayoutName(layout) << i << "," << c;
@@ -255,8 +260,7 @@ TEST_P(MatMulVariantTest, RefusesShapesThatDoNotFit) {
   EXPECT_EQ(backend->MatMul(View(x, 2, 64), {&target, 1}).code(),
             absl::StatusCode::kInvalidArgument);
   target.weight.dtype = DType::kI32;
-  EXPECT_EQ(backend->MatMul(View(x, 2, 64), {&target, 1}).code(),
-            absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(backend->MatMul(View(x, 2, 64), {&target, 1}).code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(out, testing::Each(7.0f));
   const std::vector<int32_t> ids = {16};
   target.weight.dtype = DType::kF32;

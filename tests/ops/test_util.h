@@ -23,10 +23,10 @@ inline constexpr float kEps = 0x1p-24f;  // rounding of one float32 operation
 
 // Dtypes that a weight matrix may have.
 inline std::vector<DType> MatrixTypes() {
-  return {DType::kF32,    DType::kF16,   DType::kBF16,  DType::kF8E4M3, DType::kF8E5M2,
-          DType::kQ4_0,   DType::kQ4_1,  DType::kQ5_0,  DType::kQ5_1,   DType::kQ8_0,
-          DType::kQ2_K,   DType::kQ3_K,  DType::kQ4_K,  DType::kQ5_K,   DType::kQ6_K,
-          DType::kIQ4_NL, DType::kIQ4_XS, DType::kIQ3_S, DType::kMXFP4, DType::kTQ2_0};
+  return {DType::kF32,    DType::kF16,    DType::kBF16,  DType::kF8E4M3, DType::kF8E5M2,
+          DType::kQ4_0,   DType::kQ4_1,   DType::kQ5_0,  DType::kQ5_1,   DType::kQ8_0,
+          DType::kQ2_K,   DType::kQ3_K,   DType::kQ4_K,  DType::kQ5_K,   DType::kQ6_K,
+          DType::kIQ4_NL, DType::kIQ4_XS, DType::kIQ3_S, DType::kMXFP4,  DType::kTQ2_0};
 }
 
 // Byte offsets of the F16 fields in a block.
@@ -35,13 +35,20 @@ inline std::vector<int> HalfFields(DType dtype) {
     case DType::kQ4_1:
     case DType::kQ5_1:
     case DType::kQ4_K:
-    case DType::kQ5_K: return {0, 2};
-    case DType::kQ2_K: return {80, 82};
-    case DType::kQ3_K: return {108};
-    case DType::kQ6_K: return {208};
-    case DType::kTQ2_0: return {64};
-    case DType::kMXFP4: return {};
-    default: return {0};
+    case DType::kQ5_K:
+      return {0, 2};
+    case DType::kQ2_K:
+      return {80, 82};
+    case DType::kQ3_K:
+      return {108};
+    case DType::kQ6_K:
+      return {208};
+    case DType::kTQ2_0:
+      return {64};
+    case DType::kMXFP4:
+      return {};
+    default:
+      return {0};
   }
 }
 

@@ -118,17 +118,19 @@ TEST_P(QuantizeTest, RoundTripErrorIsBoundedByTheStep) {
   for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(x[i], y[i], step) << i << " seed " << kSeed;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Formats, QuantizeTest,
-    testing::Values(QuantiserCase{DType::kF32, 0}, QuantiserCase{DType::kF16, 0x1p-12f},
-                    QuantiserCase{DType::kBF16, 0x1p-9f}, QuantiserCase{DType::kQ4_0, 2.01f / 16},
-                    QuantiserCase{DType::kQ4_1, 1.01f / 15}, QuantiserCase{DType::kQ5_0, 2.01f / 32},
-                    QuantiserCase{DType::kQ5_1, 1.01f / 31},
-                    QuantiserCase{DType::kQ8_0, 0.51f / 127},
-                    QuantiserCase{DType::kQ4_K, 1.0f / 15 + 2.0f / 63},
-                    QuantiserCase{DType::kQ5_K, 1.0f / 31 + 2.0f / 63},
-                    QuantiserCase{DType::kQ6_K, 2.0f / 64 + 1.0f / 127}),
-    [](const auto& info) { return std::string(Info(info.param.dtype).name); });
+INSTANTIATE_TEST_SUITE_P(Formats, QuantizeTest,
+                         testing::Values(QuantiserCase{DType::kF32, 0},
+                                         QuantiserCase{DType::kF16, 0x1p-12f},
+                                         QuantiserCase{DType::kBF16, 0x1p-9f},
+                                         QuantiserCase{DType::kQ4_0, 2.01f / 16},
+                                         QuantiserCase{DType::kQ4_1, 1.01f / 15},
+                                         QuantiserCase{DType::kQ5_0, 2.01f / 32},
+                                         QuantiserCase{DType::kQ5_1, 1.01f / 31},
+                                         QuantiserCase{DType::kQ8_0, 0.51f / 127},
+                                         QuantiserCase{DType::kQ4_K, 1.0f / 15 + 2.0f / 63},
+                                         QuantiserCase{DType::kQ5_K, 1.0f / 31 + 2.0f / 63},
+                                         QuantiserCase{DType::kQ6_K, 2.0f / 64 + 1.0f / 127}),
+                         [](const auto& info) { return std::string(Info(info.param.dtype).name); });
 
 TEST(QuantizeTest, RefusesWhatDoesNotFit) {
   std::vector<float> x(33);

@@ -1,6 +1,7 @@
 // A persistent team of threads for fork-join work of a few microseconds and up. Workers spin for a
-// short while between calls, so that a layer's operators follow each other without a system call, and
-// sleep when nothing comes: an idle team costs nothing, and a shared machine is not spun against.
+// short while between calls, so that a layer's operators follow each other without a system call,
+// and sleep when nothing comes: an idle team costs nothing, and a shared machine is not spun
+// against.
 //
 // Run and ParallelFor are called by one thread at a time (the caller is worker 0) and are not
 // re-entrant. Memory written by a worker is visible to the caller when they return.
@@ -36,9 +37,9 @@ class ThreadTeam {
   }
 
   // Splits [0, count) into chunks of at least `grain` (but for the last) and calls
-  // fn(begin, end, worker) for each; a worker takes the next chunk when it is done with one, so a slow
-  // core does not hold the others. Chunks shrink as the end comes near: long ones stream well, short
-  // ones end together. Runs on the caller alone when `count` is at most `grain`.
+  // fn(begin, end, worker) for each; a worker takes the next chunk when it is done with one, so a
+  // slow core does not hold the others. Chunks shrink as the end comes near: long ones stream well,
+  // short ones end together. Runs on the caller alone when `count` is at most `grain`.
   template <typename F>
   void ParallelFor(int64_t count, int64_t grain, F&& fn) {
     if (count <= 0) return;

@@ -25,8 +25,8 @@ using cpu::XBlock;
 // Work below this many elements is done by the caller: a fork and join costs about as much.
 constexpr int64_t kForkElements = 16384;
 
-// Least bytes of weights a worker takes at once: below that, starting a new stream from memory costs
-// more than an uneven end.
+// Least bytes of weights a worker takes at once: below that, starting a new stream from memory
+// costs more than an uneven end.
 constexpr int64_t kGrainBytes = 32 << 10;
 
 // Memory that is kept between calls and only grows; 64-byte aligned.
@@ -87,9 +87,9 @@ class CpuBackend final : public Backend {
     const uint64_t row_bytes = RowBytes(dtype, static_cast<uint64_t>(cols));
     const uint64_t need = PackedBytes(layout, dtype, rows, cols);
     if (source.size() < row_bytes * static_cast<uint64_t>(rows) || packed.size() < need) {
-      return absl::InvalidArgumentError(fmt::format(
-          "Pack: {} [{}, {}] from {} to {} bytes does not fit", info.name, rows, cols,
-          source.size(), packed.size()));
+      return absl::InvalidArgumentError(
+          fmt::format("Pack: {} [{}, {}] from {} to {} bytes does not fit", info.name, rows, cols,
+                      source.size(), packed.size()));
     }
     if (layout == Layout::kPlain) {
       if (packed.data() != source.data()) std::memmove(packed.data(), source.data(), need);
@@ -124,9 +124,8 @@ class CpuBackend final : public Backend {
 
   absl::Status RmsNorm(Matrix x, Vector weight, float eps, Matrix out) override {
     RETURN_IF_ERROR(CheckNorm(x, weight, out));
-    ForRows(x.rows, x.cols, [&](int64_t r) {
-      kernels_.rms_norm(x.row(r), weight.data, x.cols, eps, out.row(r));
-    });
+    ForRows(x.rows, x.cols,
+            [&](int64_t r) { kernels_.rms_norm(x.row(r), weight.data, x.cols, eps, out.row(r)); });
     return absl::OkStatus();
   }
 
@@ -468,8 +467,7 @@ absl::Status CpuBackend::Attention(Matrix q, const AttentionParams& params,
       args.window = params.window;
       args.softcap = params.softcap;
       args.sinks = params.sinks.data != nullptr ? params.sinks.data + head : nullptr;
-      args.scratch =
-          worker_floats_[static_cast<size_t>(worker)].Get(static_cast<size_t>(scratch));
+      args.scratch = worker_floats_[static_cast<size_t>(worker)].Get(static_cast<size_t>(scratch));
       kernels_.attention(args, task.first, task.last);
     }
   };
@@ -510,8 +508,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::string_view varia
   for (const cpu::Variant& v : variants) {
     if (v.name != wanted) continue;
     if (!v.supported) {
-      return absl::FailedPreconditionError(fmt::format(
-          "CPU variant {} needs {}; this machine has: {}", v.name, v.needs, known));
+      return absl::FailedPreconditionError(
+          fmt::format("CPU variant {} needs {}; this machine has: {}", v.name, v.needs, known));
     }
     std::unique_ptr<Backend> backend =
         std::make_unique<CpuBackend>(std::string(v.name), *v.kernels, team, options);

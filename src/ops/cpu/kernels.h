@@ -1,6 +1,7 @@
 // The table of kernels that a CPU variant provides. Each variant's translation unit is compiled for
-// its own instruction set from the same source (kernels_impl.h over a simd_*.h), so this header holds
-// plain structs only: nothing here may instantiate code that the linker could share between variants.
+// its own instruction set from the same source (kernels_impl.h over a simd_*.h), so this header
+// holds plain structs only: nothing here may instantiate code that the linker could share between
+// variants.
 //
 // Kernels work on ranges, take checked arguments, do not allocate, and may be called by several
 // threads on disjoint ranges. A result depends neither on how ranges are cut nor on the other rows.
@@ -15,8 +16,8 @@
 
 namespace terrace::ops::cpu {
 
-inline constexpr int kLanes = 16;       // rows of a packed group
-inline constexpr int kBlock = 32;       // activations that share a scale
+inline constexpr int kLanes = 16;  // rows of a packed group
+inline constexpr int kBlock = 32;  // activations that share a scale
 
 // Activation rows a tile is padded to, so that kernels exist for few heights only.
 inline constexpr int PaddedRows(int rows) { return rows <= 4 ? rows : (rows + 1) / 2 * 2; }
@@ -24,10 +25,10 @@ inline constexpr int PaddedRows(int rows) { return rows <= 4 ? rows : (rows + 1)
 // 32 activations of one row, quantised to int8: x ~ d * q. One cache line.
 struct alignas(64) XBlock {
   int8_t q[kBlock];
-  float d;             // largest magnitude / 127; NaN if the block held a NaN or an infinity
-  float ds;            // d * sum(q), and the same for each half
+  float d;   // largest magnitude / 127; NaN if the block held a NaN or an infinity
+  float ds;  // d * sum(q), and the same for each half
   float ds_half[2];
-  int32_t neg_sum;     // -sum(q), and the same for each half
+  int32_t neg_sum;  // -sum(q), and the same for each half
   int32_t neg_sum_half[2];
   int32_t unused;
 };
@@ -36,23 +37,22 @@ static_assert(sizeof(XBlock) == 64);
 // Quantised rows lie in tiles of Kernels::tile_rows rows: [tile][block][row in tile]; the last tile
 // has PaddedRows(what is left) rows.
 struct MatMulArgs {
-  const std::byte* weight;    // the first packed group
-  int32_t groups;             // packed groups (of 16 rows) to compute
-  int32_t rows;               // output features in them; the last group may be partial
+  const std::byte* weight;  // the first packed group
+  int32_t groups;           // packed groups (of 16 rows) to compute
+  int32_t rows;             // output features in them; the last group may be partial
   int32_t cols;
-  const XBlock* xq;           // quantised formats
-  const float* x;             // float formats
+  const XBlock* xq;  // quantised formats
+  const float* x;    // float formats
   int64_t x_stride;
-  int32_t n;                  // activation rows
-  const int16_t* xw;          // word kernels: 32 words a block, tiles as of xq
-  const float* xw_scale;      // one a block
-  std::byte* scratch;         // word kernels: WordScratchBytes(cols), this thread's own
-  const float* bias;          // of the first output feature, or null
-  float* out;                 // of the first output feature; row r at out + r * out_stride
+  int32_t n;              // activation rows
+  const int16_t* xw;      // word kernels: 32 words a block, tiles as of xq
+  const float* xw_scale;  // one a block
+  std::byte* scratch;     // word kernels: WordScratchBytes(cols), this thread's own
+  const float* bias;      // of the first output feature, or null
+  float* out;             // of the first output feature; row r at out + r * out_stride
   int64_t out_stride;
 };
 using MatMulFn = void (*)(const MatMulArgs&);
-
 
 // Word kernels take tiles of tile_rows rows, the last padded to a multiple of four.
 inline constexpr int PaddedWordRows(int rows) { return (rows + 3) / 4 * 4; }
@@ -62,23 +62,23 @@ inline constexpr int64_t WordScratchBytes(int32_t cols) {
 }
 
 struct AttentionArgs {
-  const float* q;             // row 0 of the sequence, first query head of the KV head's group
+  const float* q;  // row 0 of the sequence, first query head of the KV head's group
   int64_t q_stride;
   float* out;
   int64_t out_stride;
   const std::byte* const* blocks;
-  size_t key_offset;          // of this layer and KV head, in a block
+  size_t key_offset;  // of this layer and KV head, in a block
   size_t value_offset;
   KvDType kv_dtype;
   int32_t key_dim;
   int32_t value_dim;
-  int32_t group;              // query heads that share the KV head
-  int32_t start;              // position of row 0
+  int32_t group;  // query heads that share the KV head
+  int32_t start;  // position of row 0
   float scale;
   int32_t window;
   float softcap;
-  const float* sinks;         // [group] or null
-  float* scratch;             // AttentionScratch() floats, this thread's own
+  const float* sinks;  // [group] or null
+  float* scratch;      // AttentionScratch() floats, this thread's own
 };
 // Query units (row, head) that one pass over keys and values serves.
 inline constexpr int kAttentionUnits = 8;
@@ -114,12 +114,12 @@ struct Kernels {
   // Units [first, last) of a sequence, unit = row * group + head in group.
   void (*attention)(const AttentionArgs& args, int64_t first, int64_t last);
 
-  // Measures of the machine, with this variant's instructions (verify.h). `read` returns a value that
-  // depends on all bytes; the others do `rounds` x 12 independent steps from registers.
+  // Measures of the machine, with this variant's instructions (verify.h). `read` returns a value
+  // that depends on all bytes; the others do `rounds` x 12 independent steps from registers.
   int32_t (*read)(const std::byte* data, int64_t bytes);
-  int32_t (*int8_rounds)(int64_t rounds);   // 128 operations a step
-  int32_t (*word_rounds)(int64_t rounds);   // of 16-bit units: 64 operations a step; null: none
-  float (*float_rounds)(int64_t rounds);    // 32 operations a step
+  int32_t (*int8_rounds)(int64_t rounds);  // 128 operations a step
+  int32_t (*word_rounds)(int64_t rounds);  // of 16-bit units: 64 operations a step; null: none
+  float (*float_rounds)(int64_t rounds);   // 32 operations a step
 };
 
 }  // namespace terrace::ops::cpu

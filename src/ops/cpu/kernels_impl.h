@@ -3,8 +3,8 @@
 // library template is used, so that code for one instruction set cannot leak into another variant.
 //
 // Sums run in one fixed order for each result: blocks of a row in order, one accumulator (float
-// formats: four, by column mod 4; attention: keys in order inside chunks of 64). Results therefore do
-// not depend on tiling, on the split over threads or on other rows of a batch.
+// formats: four, by column mod 4; attention: keys in order inside chunks of 64). Results therefore
+// do not depend on tiling, on the split over threads or on other rows of a batch.
 #ifndef TERRACE_OPS_CPU_KERNELS_IMPL_H_
 #define TERRACE_OPS_CPU_KERNELS_IMPL_H_
 
@@ -13,7 +13,8 @@
 namespace terrace::ops::cpu {
 namespace {
 
-// ---- Elementwise mathematics ----------------------------------------------------------------------
+// ---- Elementwise mathematics
+// ----------------------------------------------------------------------
 
 // e^x within 2 ulp for x in [-87.3, 88]; below that 0, above it e^88. NaN stays NaN.
 inline F Exp(F x) {
@@ -138,7 +139,8 @@ void RopeRow(float* x, int32_t heads, int32_t head_dim, int32_t dim, bool halves
   }
 }
 
-// ---- Activation quantisation ----------------------------------------------------------------------
+// ---- Activation quantisation
+// ----------------------------------------------------------------------
 
 void QuantizeRow(const float* x, int32_t cols, XBlock* out, int64_t stride) {
   // Other cores hold these lines from the call before; taking them back one by one would wait.
@@ -175,7 +177,8 @@ void QuantizeRow(const float* x, int32_t cols, XBlock* out, int64_t stride) {
   }
 }
 
-// ---- Matrix multiplication, block formats ---------------------------------------------------------
+// ---- Matrix multiplication, block formats
+// ---------------------------------------------------------
 
 // Tables of the 4-bit code books, biased to be unsigned.
 alignas(16) constexpr uint8_t kIq4Table[16] = {1,   24,  45,  63,  79,  93,  106, 118,
@@ -389,24 +392,40 @@ void QuantMatMul(const MatMulArgs& a) {
   for (int32_t n0 = 0; n0 < a.n; n0 += chunk) {
     const int32_t n1 = n0 + chunk < a.n ? n0 + chunk : a.n;
     for (int32_t g = 0; g < a.groups; ++g) {
-      const uint8_t* weight = reinterpret_cast<const uint8_t*>(a.weight) +
-                              static_cast<int64_t>(g) * group_bytes;
+      const uint8_t* weight =
+          reinterpret_cast<const uint8_t*>(a.weight) + static_cast<int64_t>(g) * group_bytes;
       for (int32_t n = n0; n < n1; n += kTileRows) {
         const int count = n1 - n < kTileRows ? n1 - n : kTileRows;
         const XBlock* x = a.xq + static_cast<int64_t>(n) * blocks;
         F acc[kTileRows];
         switch (PaddedRows(count)) {
-          case 1: QuantTile<Fm, 1>(weight, a.cols, x, acc); break;
-          case 2: QuantTile<Fm, 2>(weight, a.cols, x, acc); break;
-          case 3: QuantTile<Fm, 3>(weight, a.cols, x, acc); break;
-          case 4: QuantTile<Fm, 4>(weight, a.cols, x, acc); break;
+          case 1:
+            QuantTile<Fm, 1>(weight, a.cols, x, acc);
+            break;
+          case 2:
+            QuantTile<Fm, 2>(weight, a.cols, x, acc);
+            break;
+          case 3:
+            QuantTile<Fm, 3>(weight, a.cols, x, acc);
+            break;
+          case 4:
+            QuantTile<Fm, 4>(weight, a.cols, x, acc);
+            break;
           default:
             if constexpr (kTileRows > 4) {
               switch (PaddedRows(count)) {
-                case 6: QuantTile<Fm, 6>(weight, a.cols, x, acc); break;
-                case 8: QuantTile<Fm, 8>(weight, a.cols, x, acc); break;
-                case 10: QuantTile<Fm, 10>(weight, a.cols, x, acc); break;
-                default: QuantTile<Fm, 12>(weight, a.cols, x, acc); break;
+                case 6:
+                  QuantTile<Fm, 6>(weight, a.cols, x, acc);
+                  break;
+                case 8:
+                  QuantTile<Fm, 8>(weight, a.cols, x, acc);
+                  break;
+                case 10:
+                  QuantTile<Fm, 10>(weight, a.cols, x, acc);
+                  break;
+                default:
+                  QuantTile<Fm, 12>(weight, a.cols, x, acc);
+                  break;
               }
             }
         }
@@ -416,7 +435,8 @@ void QuantMatMul(const MatMulArgs& a) {
   }
 }
 
-// ---- Matrix multiplication, float formats ---------------------------------------------------------
+// ---- Matrix multiplication, float formats
+// ---------------------------------------------------------
 
 struct WeightF32 {
   static constexpr bool kPaired = false;
@@ -526,14 +546,24 @@ void FloatMatMul(const MatMulArgs& a) {
         int count = left < kFloatTile ? left : kFloatTile;
         if (count == 5) count = 4;
         switch (count) {
-          case 1: FloatTile<W, 1>(weight, a.cols, x, a.x_stride, acc); break;
-          case 2: FloatTile<W, 2>(weight, a.cols, x, a.x_stride, acc); break;
+          case 1:
+            FloatTile<W, 1>(weight, a.cols, x, a.x_stride, acc);
+            break;
+          case 2:
+            FloatTile<W, 2>(weight, a.cols, x, a.x_stride, acc);
+            break;
           default:
             if constexpr (kFloatTile > 2) {
               switch (count) {
-                case 3: FloatTile<W, 3>(weight, a.cols, x, a.x_stride, acc); break;
-                case 4: FloatTile<W, 4>(weight, a.cols, x, a.x_stride, acc); break;
-                default: FloatTile<W, 6>(weight, a.cols, x, a.x_stride, acc); break;
+                case 3:
+                  FloatTile<W, 3>(weight, a.cols, x, a.x_stride, acc);
+                  break;
+                case 4:
+                  FloatTile<W, 4>(weight, a.cols, x, a.x_stride, acc);
+                  break;
+                default:
+                  FloatTile<W, 6>(weight, a.cols, x, a.x_stride, acc);
+                  break;
               }
             }
         }
@@ -544,9 +574,11 @@ void FloatMatMul(const MatMulArgs& a) {
   }
 }
 
-// ---- Matrix multiplication, float formats as 16-bit integers ---------------------------------------
+// ---- Matrix multiplication, float formats as 16-bit integers
+// ---------------------------------------
 
-// 32 products of two such integers fill an int32 to its last bit, and no further: 32 * 8191^2 < 2^31.
+// 32 products of two such integers fill an int32 to its last bit, and no further: 32 * 8191^2 <
+// 2^31.
 inline constexpr float kWordMax = 8191.0f;
 
 // Weights below this count as zero beside the rounding of any ordinary block.
@@ -639,9 +671,15 @@ void WordMatMul(const MatMulArgs& a) {
       const float* scale = a.xw_scale + n * blocks;
       F acc[kTileRows];
       switch (PaddedWordRows(count)) {
-        case 4: WordTile<4>(words, a.cols, x, scale, acc); break;
-        case 8: WordTile<8>(words, a.cols, x, scale, acc); break;
-        default: WordTile<12>(words, a.cols, x, scale, acc); break;
+        case 4:
+          WordTile<4>(words, a.cols, x, scale, acc);
+          break;
+        case 8:
+          WordTile<8>(words, a.cols, x, scale, acc);
+          break;
+        default:
+          WordTile<12>(words, a.cols, x, scale, acc);
+          break;
       }
       WriteTile(a, acc, g, n, count);
     }
@@ -650,18 +688,25 @@ void WordMatMul(const MatMulArgs& a) {
 
 constexpr MatMulFn WordMatMulOf(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return WordMatMul<WeightF32>;
-    case DType::kF16: return WordMatMul<WeightF16>;
-    case DType::kBF16: return WordMatMul<WeightBF16>;
-    case DType::kF8E4M3: return WordMatMul<WeightF8<3>>;
-    case DType::kF8E5M2: return WordMatMul<WeightF8<2>>;
-    default: return nullptr;
+    case DType::kF32:
+      return WordMatMul<WeightF32>;
+    case DType::kF16:
+      return WordMatMul<WeightF16>;
+    case DType::kBF16:
+      return WordMatMul<WeightBF16>;
+    case DType::kF8E4M3:
+      return WordMatMul<WeightF8<3>>;
+    case DType::kF8E5M2:
+      return WordMatMul<WeightF8<2>>;
+    default:
+      return nullptr;
   }
 }
 
 #endif  // TERRACE_HAS_WORDS
 
-// ---- KV store and attention -----------------------------------------------------------------------
+// ---- KV store and attention
+// -----------------------------------------------------------------------
 
 void StoreKvToken(const float* x, int32_t dim, KvDType dtype, bool transposed, int32_t token,
                   std::byte* tile) {
@@ -723,12 +768,12 @@ inline float LoadKvOne(const std::byte* tile, int64_t index) {
 // Scratch of one pass: queries, running outputs, chunk scores, and per unit the running maximum and
 // the sum of weights by lane.
 struct AttentionState {
-  float* query;   // [units][key_dim]
-  float* output;  // [units][value_dim]
-  float* score;   // [units][kAttentionChunk]
-  float* sum;     // [units][kLanes]
-  float* top;     // [units]
-  int32_t blocks; // KV blocks that hold keys the last unit sees
+  float* query;    // [units][key_dim]
+  float* output;   // [units][value_dim]
+  float* score;    // [units][kAttentionChunk]
+  float* sum;      // [units][kLanes]
+  float* top;      // [units]
+  int32_t blocks;  // KV blocks that hold keys the last unit sees
 };
 
 // Blocks between what is computed and what is asked for from memory.
@@ -747,7 +792,8 @@ inline void ScoreBlocks(const AttentionArgs& a, const AttentionState& s, int32_t
 #pragma GCC unroll 16
     for (int u = 0; u < kUnitsNow; ++u) acc[u][j] = Set1(0.0f);
   }
-  // A block's tile is not followed by the next block's in memory: the hardware does not see it coming.
+  // A block's tile is not followed by the next block's in memory: the hardware does not see it
+  // coming.
   constexpr int kStepBytes = kKvBlockTokens * static_cast<int>(KvElementBytes(kType));
   const std::byte* next[kBlocks];
 #pragma GCC unroll 16
@@ -794,8 +840,8 @@ inline void WeighChunk(const AttentionArgs& a, const AttentionState& s, int unit
   float* score = s.score + unit * kAttentionChunk;
   F best = Set1(kNone);
   for (int j = 0; j < blocks; ++j) {
-    const F x = KeepLanes(Load(score + j * kLanes), low - j * kLanes, high - j * kLanes,
-                          Set1(kNone));
+    const F x =
+        KeepLanes(Load(score + j * kLanes), low - j * kLanes, high - j * kLanes, Set1(kNone));
     Store(score + j * kLanes, x);
     // The operand order lets a NaN through.
     best = Max(best, x);
@@ -990,13 +1036,17 @@ void AttendAll(const AttentionArgs& a, int64_t first, int64_t last) {
 
 void AttentionRange(const AttentionArgs& a, int64_t first, int64_t last) {
   switch (a.kv_dtype) {
-    case KvDType::kF16: return AttendAll<KvDType::kF16>(a, first, last);
-    case KvDType::kI8: return AttendAll<KvDType::kI8>(a, first, last);
-    case KvDType::kF32: return AttendAll<KvDType::kF32>(a, first, last);
+    case KvDType::kF16:
+      return AttendAll<KvDType::kF16>(a, first, last);
+    case KvDType::kI8:
+      return AttendAll<KvDType::kI8>(a, first, last);
+    case KvDType::kF32:
+      return AttendAll<KvDType::kF32>(a, first, last);
   }
 }
 
-// ---- Measures of the machine ----------------------------------------------------------------------
+// ---- Measures of the machine
+// ----------------------------------------------------------------------
 
 int32_t ReadAll(const std::byte* data, int64_t bytes) {
   I sum[4] = {ZeroI(), ZeroI(), ZeroI(), ZeroI()};
@@ -1046,7 +1096,8 @@ float FloatRounds(int64_t rounds) {
   return ReduceAdd(acc[0]);
 }
 
-// ---- The table ------------------------------------------------------------------------------------
+// ---- The table
+// ------------------------------------------------------------------------------------
 
 template <int kBits, int kOffsetShift, Extra kExtra = Extra::kNone>
 using Simple = Format<kBits, kOffsetShift, 0, kExtra, 32, nullptr>;
@@ -1055,27 +1106,48 @@ using Super = Format<kBits, kOffsetShift, kSub, kExtra, 256, nullptr>;
 
 constexpr MatMulFn MatMulOf(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return FloatMatMul<WeightF32>;
-    case DType::kF16: return FloatMatMul<WeightF16>;
-    case DType::kBF16: return FloatMatMul<WeightBF16>;
-    case DType::kF8E4M3: return FloatMatMul<WeightF8<3>>;
-    case DType::kF8E5M2: return FloatMatMul<WeightF8<2>>;
-    case DType::kQ4_0: return QuantMatMul<Simple<4, 3>>;
-    case DType::kQ4_1: return QuantMatMul<Simple<4, -1, Extra::kBias>>;
-    case DType::kQ5_0: return QuantMatMul<Simple<5, 4>>;
-    case DType::kQ5_1: return QuantMatMul<Simple<5, -1, Extra::kBias>>;
-    case DType::kQ8_0: return QuantMatMul<Simple<8, 7>>;
-    case DType::kQ2_K: return QuantMatMul<Super<2, -1, 16, Extra::kMin>>;
-    case DType::kQ3_K: return QuantMatMul<Super<3, 2, 16>>;
-    case DType::kQ4_K: return QuantMatMul<Super<4, -1, 32, Extra::kMin>>;
-    case DType::kQ5_K: return QuantMatMul<Super<5, -1, 32, Extra::kMin>>;
-    case DType::kQ6_K: return QuantMatMul<Super<6, 5, 16>>;
-    case DType::kIQ4_NL: return QuantMatMul<Format<4, 7, 0, Extra::kNone, 32, kIq4Table>>;
-    case DType::kIQ4_XS: return QuantMatMul<Format<4, 7, 32, Extra::kNone, 256, kIq4Table>>;
-    case DType::kIQ3_S: return QuantMatMul<Format<4, 4, 32, Extra::kNone, 256, kIq3Table>>;
-    case DType::kMXFP4: return QuantMatMul<Format<4, 4, 0, Extra::kNone, 32, kMxfp4Table, true>>;
-    case DType::kTQ2_0: return QuantMatMul<Super<2, 0, 0>>;
-    default: return nullptr;
+    case DType::kF32:
+      return FloatMatMul<WeightF32>;
+    case DType::kF16:
+      return FloatMatMul<WeightF16>;
+    case DType::kBF16:
+      return FloatMatMul<WeightBF16>;
+    case DType::kF8E4M3:
+      return FloatMatMul<WeightF8<3>>;
+    case DType::kF8E5M2:
+      return FloatMatMul<WeightF8<2>>;
+    case DType::kQ4_0:
+      return QuantMatMul<Simple<4, 3>>;
+    case DType::kQ4_1:
+      return QuantMatMul<Simple<4, -1, Extra::kBias>>;
+    case DType::kQ5_0:
+      return QuantMatMul<Simple<5, 4>>;
+    case DType::kQ5_1:
+      return QuantMatMul<Simple<5, -1, Extra::kBias>>;
+    case DType::kQ8_0:
+      return QuantMatMul<Simple<8, 7>>;
+    case DType::kQ2_K:
+      return QuantMatMul<Super<2, -1, 16, Extra::kMin>>;
+    case DType::kQ3_K:
+      return QuantMatMul<Super<3, 2, 16>>;
+    case DType::kQ4_K:
+      return QuantMatMul<Super<4, -1, 32, Extra::kMin>>;
+    case DType::kQ5_K:
+      return QuantMatMul<Super<5, -1, 32, Extra::kMin>>;
+    case DType::kQ6_K:
+      return QuantMatMul<Super<6, 5, 16>>;
+    case DType::kIQ4_NL:
+      return QuantMatMul<Format<4, 7, 0, Extra::kNone, 32, kIq4Table>>;
+    case DType::kIQ4_XS:
+      return QuantMatMul<Format<4, 7, 32, Extra::kNone, 256, kIq4Table>>;
+    case DType::kIQ3_S:
+      return QuantMatMul<Format<4, 4, 32, Extra::kNone, 256, kIq3Table>>;
+    case DType::kMXFP4:
+      return QuantMatMul<Format<4, 4, 0, Extra::kNone, 32, kMxfp4Table, true>>;
+    case DType::kTQ2_0:
+      return QuantMatMul<Super<2, 0, 0>>;
+    default:
+      return nullptr;
   }
 }
 

@@ -55,8 +55,7 @@ void PutCodes(int bits, const uint8_t* code, int row, uint8_t* planes) {
     const int unit = c / 4;
     const int at = row * 4 + c % 4;
     const Place low = LowPlace(bits, unit);
-    planes[low.offset + at] |=
-        static_cast<uint8_t>((code[c] & ((1 << low_bits) - 1)) << low.shift);
+    planes[low.offset + at] |= static_cast<uint8_t>((code[c] & ((1 << low_bits) - 1)) << low.shift);
     if (bits > low_bits) {
       const Place high = HighPlace(bits, unit);
       planes[high.offset + at] |= static_cast<uint8_t>((code[c] >> low_bits) << high.shift);
@@ -140,8 +139,10 @@ bool Packable(DType dtype) {
     case DType::kF16:
     case DType::kBF16:
     case DType::kF8E4M3:
-    case DType::kF8E5M2: return true;
-    default: return Info(dtype).quantised;
+    case DType::kF8E5M2:
+      return true;
+    default:
+      return Info(dtype).quantised;
   }
 }
 

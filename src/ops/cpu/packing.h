@@ -1,5 +1,6 @@
-// Layout::kRows16, "r16-1": rows in groups of 16, interleaved so that a wide register holds the same
-// columns of all 16, with scales beside them. Lossless from each GGUF format. docs of the bytes:
+// Layout::kRows16, "r16-1": rows in groups of 16, interleaved so that a wide register holds the
+// same columns of all 16, with scales beside them. Lossless from each GGUF format. docs of the
+// bytes:
 //
 // Float dtypes: [column][16 rows]; BF16 [column pair][16 rows][2].
 // Block dtypes: per block of the format
@@ -8,7 +9,8 @@
 //   then for each group of 32 columns
 //     scale  [sub-blocks][16] int8, sub-block major, where the format has sub-scales
 //     min    [sub-blocks][16] uint8, where it has sub-minima
-//     planes of codes; "unit g" is columns 4 g .. 4 g + 3 of 16 rows: 64 bytes, [16 rows][4 columns]
+//     planes of codes; "unit g" is columns 4 g .. 4 g + 3 of 16 rows: 64 bytes, [16 rows][4
+//     columns]
 //       8 bits: units 0..7
 //       4, 5, 6 bits: 4 x 64 bytes, j-th: low nibbles of unit j, high nibbles of unit j + 4
 //       2, 3 bits: 2 x 64 bytes, j-th: bits 2 s .. 2 s + 1 are those of unit j + 2 s

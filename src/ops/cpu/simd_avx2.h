@@ -10,8 +10,12 @@
 namespace terrace::ops::cpu {
 namespace {
 
-struct F { __m256 a, b; };
-struct I { __m256i a, b; };
+struct F {
+  __m256 a, b;
+};
+struct I {
+  __m256i a, b;
+};
 using B = I;
 
 inline constexpr int kTileRows = 4;
@@ -20,7 +24,10 @@ inline constexpr int32_t (*kWordRounds)(int64_t) = nullptr;
 
 inline F Set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 inline F Load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
-inline void Store(float* p, F x) { _mm256_storeu_ps(p, x.a); _mm256_storeu_ps(p + 8, x.b); }
+inline void Store(float* p, F x) {
+  _mm256_storeu_ps(p, x.a);
+  _mm256_storeu_ps(p + 8, x.b);
+}
 inline F LoadPart(const float* p, int n) {
   float t[16] = {};
   for (int i = 0; i < n; ++i) t[i] = p[i];
@@ -106,9 +113,9 @@ inline I AsI(F x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)};
 // REQUIRES: values in the range of int8.
 inline void StoreI8(int8_t* p, I x) {
   const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xd8);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
-                   _mm_packs_epi16(_mm256_castsi256_si128(words),
-                                   _mm256_extracti128_si256(words, 1)));
+  _mm_storeu_si128(
+      reinterpret_cast<__m128i*>(p),
+      _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
 inline I LoadI8(const void* p) {
   const __m128i t = _mm_loadu_si128(static_cast<const __m128i*>(p));
@@ -169,9 +176,7 @@ inline I Dot4(I acc, B w, const int8_t* x) {
 }
 
 // Into the second-level cache only.
-inline void PrefetchFar(const void* p) {
-  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
-}
+inline void PrefetchFar(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 inline void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Sixteen lanes of AVX-512 (F, BW, VL, DQ, VNNI). Included by one translation unit, which is compiled
-// for these instructions; everything has internal linkage.
+// Sixteen lanes of AVX-512 (F, BW, VL, DQ, VNNI). Included by one translation unit, which is
+// compiled for these instructions; everything has internal linkage.
 #ifndef TERRACE_OPS_CPU_SIMD_AVX512_H_
 #define TERRACE_OPS_CPU_SIMD_AVX512_H_
 
@@ -14,7 +14,7 @@ using F = __m512;   // 16 floats
 using I = __m512i;  // 16 int32
 using B = __m512i;  // 64 bytes
 
-inline constexpr int kTileRows = 12;       // activation rows held in registers
+inline constexpr int kTileRows = 12;  // activation rows held in registers
 
 inline F Set1(float x) { return _mm512_set1_ps(x); }
 inline F Load(const float* p) { return _mm512_loadu_ps(p); }
@@ -47,8 +47,10 @@ inline F SelectBelow(F test, F limit, F a, F b) {
 }
 // Lanes [low, high) of x, `fill` elsewhere.
 inline F KeepLanes(F x, int low, int high, F fill) {
-  const uint32_t mask = (high >= 16 ? 0xffffu : (1u << (high < 0 ? 0 : high)) - 1) &
-                        ~(low <= 0 ? 0u : low >= 16 ? 0xffffu : (1u << low) - 1);
+  const uint32_t mask =
+      (high >= 16 ? 0xffffu : (1u << (high < 0 ? 0 : high)) - 1) & ~(low <= 0    ? 0u
+                                                                     : low >= 16 ? 0xffffu
+                                                                                 : (1u << low) - 1);
   return _mm512_mask_blend_ps(static_cast<__mmask16>(mask), fill, x);
 }
 
@@ -79,7 +81,9 @@ inline I LoadU8(const void* p) {
 inline I LoadI(const void* p) { return _mm512_loadu_si512(p); }
 
 inline B LoadBytes(const void* p) { return _mm512_loadu_si512(p); }
-inline B And(B a, uint8_t mask) { return _mm512_and_si512(a, _mm512_set1_epi8(static_cast<char>(mask))); }
+inline B And(B a, uint8_t mask) {
+  return _mm512_and_si512(a, _mm512_set1_epi8(static_cast<char>(mask)));
+}
 inline B Or(B a, B b) { return _mm512_or_si512(a, b); }
 // Shifts of 16-bit units: bits cross bytes and are masked away by the caller.
 template <int kBits>
@@ -96,8 +100,8 @@ inline B LoadTable(const uint8_t* table) {
 // table[code] for bytes below 16.
 inline B Lookup(B table, B codes) { return _mm512_shuffle_epi8(table, codes); }
 
-// acc[i] + sum over 4 bytes of w (unsigned) * x (signed), x the same four bytes for all lanes. kWide:
-// bytes of w may exceed 127.
+// acc[i] + sum over 4 bytes of w (unsigned) * x (signed), x the same four bytes for all lanes.
+// kWide: bytes of w may exceed 127.
 template <bool kWide>
 inline I Dot4(I acc, B w, const int8_t* x) {
   int32_t four;
@@ -105,7 +109,8 @@ inline I Dot4(I acc, B w, const int8_t* x) {
   return _mm512_dpbusd_epi32(acc, w, _mm512_set1_epi32(four));
 }
 
-// acc[i] + w[i].low * x.low + w[i].high * x.high over signed 16-bit halves, x the same for all lanes.
+// acc[i] + w[i].low * x.low + w[i].high * x.high over signed 16-bit halves, x the same for all
+// lanes.
 #define TERRACE_HAS_WORDS 1
 inline I DotWords(I acc, I w, const int16_t* x) {
   int32_t pair;
@@ -136,9 +141,7 @@ inline int32_t WordRounds(int64_t rounds) {
 inline constexpr int32_t (*kWordRounds)(int64_t) = WordRounds;
 
 // Into the second-level cache only.
-inline void PrefetchFar(const void* p) {
-  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
-}
+inline void PrefetchFar(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 inline void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Sixteen lanes in the compiler's own vector types, four registers a value: any machine with 128-bit
-// vectors (SSE2, NEON). Included by one translation unit; everything has internal linkage.
+// Sixteen lanes in the compiler's own vector types, four registers a value: any machine with
+// 128-bit vectors (SSE2, NEON). Included by one translation unit; everything has internal linkage.
 #ifndef TERRACE_OPS_CPU_SIMD_PORTABLE_H_
 #define TERRACE_OPS_CPU_SIMD_PORTABLE_H_
 
@@ -18,9 +18,15 @@ typedef int16_t I8x __attribute__((vector_size(16)));
 typedef uint16_t U8x __attribute__((vector_size(16)));
 typedef uint8_t B16 __attribute__((vector_size(16)));
 
-struct F { F4 v[4]; };
-struct I { I4 v[4]; };
-struct B { B16 v[4]; };
+struct F {
+  F4 v[4];
+};
+struct I {
+  I4 v[4];
+};
+struct B {
+  B16 v[4];
+};
 
 inline constexpr int kTileRows = 4;
 // TERRACE_HAS_WORDS is not defined: 16-bit dot products gain nothing over float32 here.
@@ -75,13 +81,25 @@ inline void StoreHalf(void* p, F x) {
   for (int i = 0; i < 16; ++i) h[i] = FloatToHalf(t[i]);
   __builtin_memcpy(p, h, sizeof(h));
 }
-inline F Add(F x, F y) { return Map(x, y, [](F4 a, F4 b) { return a + b; }); }
-inline F Sub(F x, F y) { return Map(x, y, [](F4 a, F4 b) { return a - b; }); }
-inline F Mul(F x, F y) { return Map(x, y, [](F4 a, F4 b) { return a * b; }); }
-inline F Div(F x, F y) { return Map(x, y, [](F4 a, F4 b) { return a / b; }); }
+inline F Add(F x, F y) {
+  return Map(x, y, [](F4 a, F4 b) { return a + b; });
+}
+inline F Sub(F x, F y) {
+  return Map(x, y, [](F4 a, F4 b) { return a - b; });
+}
+inline F Mul(F x, F y) {
+  return Map(x, y, [](F4 a, F4 b) { return a * b; });
+}
+inline F Div(F x, F y) {
+  return Map(x, y, [](F4 a, F4 b) { return a / b; });
+}
 inline F Fma(F x, F y, F z) { return Add(Mul(x, y), z); }
-inline F Max(F x, F y) { return Map(x, y, [](F4 a, F4 b) { return a > b ? a : b; }); }
-inline F Min(F x, F y) { return Map(x, y, [](F4 a, F4 b) { return a < b ? a : b; }); }
+inline F Max(F x, F y) {
+  return Map(x, y, [](F4 a, F4 b) { return a > b ? a : b; });
+}
+inline F Min(F x, F y) {
+  return Map(x, y, [](F4 a, F4 b) { return a < b ? a : b; });
+}
 inline F Abs(F x) {
   for (F4& v : x.v) v = reinterpret_cast<F4>(reinterpret_cast<U4>(v) & 0x7fffffffu);
   return x;
@@ -116,14 +134,20 @@ inline I SetI(int32_t x) {
   return {{v, v, v, v}};
 }
 inline I ZeroI() { return SetI(0); }
-inline I AddI(I x, I y) { return Map(x, y, [](I4 a, I4 b) { return a + b; }); }
+inline I AddI(I x, I y) {
+  return Map(x, y, [](I4 a, I4 b) { return a + b; });
+}
 template <int kBits>
 inline I ShlI(I x) {
   for (I4& v : x.v) v <<= kBits;
   return x;
 }
-inline I AndI(I x, I y) { return Map(x, y, [](I4 a, I4 b) { return a & b; }); }
-inline I MaxI(I x, I y) { return Map(x, y, [](I4 a, I4 b) { return a > b ? a : b; }); }
+inline I AndI(I x, I y) {
+  return Map(x, y, [](I4 a, I4 b) { return a & b; });
+}
+inline I MaxI(I x, I y) {
+  return Map(x, y, [](I4 a, I4 b) { return a > b ? a : b; });
+}
 inline int32_t ReduceMaxI(I x) {
   int32_t t[16];
   __builtin_memcpy(t, &x, sizeof(t));
@@ -188,7 +212,9 @@ inline B And(B x, uint8_t mask) {
   for (B16& v : x.v) v &= mask;
   return x;
 }
-inline B Or(B x, B y) { return Map(x, y, [](B16 a, B16 b) { return a | b; }); }
+inline B Or(B x, B y) {
+  return Map(x, y, [](B16 a, B16 b) { return a | b; });
+}
 template <int kBits>
 inline B Shr(B x) {
   for (B16& v : x.v) v = reinterpret_cast<B16>(reinterpret_cast<U8x>(v) >> kBits);

@@ -10,8 +10,8 @@ namespace terrace::ops::cpu {
 
 struct Variant {
   std::string_view name;
-  std::string_view needs;     // instruction sets, as a person writes them; "" for none
-  bool supported;             // by this machine
+  std::string_view needs;  // instruction sets, as a person writes them; "" for none
+  bool supported;          // by this machine
   const Kernels* kernels;
 };
 

@@ -122,7 +122,8 @@ class RefBackend final : public Backend {
 
   absl::Status Pack(Layout layout, DType dtype, int32_t rows, int32_t cols,
                     std::span<const std::byte> source, std::span<std::byte> packed) const override {
-    if (layout != Layout::kPlain) return absl::UnimplementedError("Pack: ref takes plain rows only");
+    if (layout != Layout::kPlain)
+      return absl::UnimplementedError("Pack: ref takes plain rows only");
     const uint64_t bytes = PackedBytes(layout, dtype, rows, cols);
     if (source.size() < bytes || packed.size() < bytes) {
       return absl::InvalidArgumentError(fmt::format("Pack: {} bytes do not fit", bytes));

@@ -1,5 +1,5 @@
-// The reference backend: float32 activations, sums in double, plain layout only, weights dequantised
-// row by row. It defines what every other backend must compute; speed is not its aim.
+// The reference backend: float32 activations, sums in double, plain layout only, weights
+// dequantised row by row. It defines what every other backend must compute; speed is not its aim.
 #ifndef TERRACE_OPS_REF_REF_BACKEND_H_
 #define TERRACE_OPS_REF_REF_BACKEND_H_
 
