@@ -223,7 +223,6 @@ asio::awaitable<bool> HttpConnection::ReadRequest() {
   if (ec) {
     keep_alive_ = false;
     ApiError error = FromParseError(ec, options);
-    unread_body_ = true;
     if (error.status != 0) co_await Refuse(std::move(error));
     co_return false;
   }
@@ -236,7 +235,6 @@ asio::awaitable<bool> HttpConnection::ReadRequest() {
   if (request_id_.empty()) request_id_ = shared_->NewRequestId();
   if (std::optional<ApiError> error = CheckHead(head)) {
     keep_alive_ = false;
-    unread_body_ = true;
     co_await Refuse(std::move(*error));
     co_return false;
   }
@@ -324,7 +322,6 @@ asio::awaitable<bool> HttpConnection::ReadBody(Parser* parser) {
   auto [ec, n] = co_await http::async_read(stream_, buffer_, *parser, kAwait);
   if (!ec) co_return true;
   keep_alive_ = false;
-  unread_body_ = true;
   ApiError error = FromParseError(ec, options);
   if (error.status != 0) co_await Refuse(std::move(error));
   co_return false;

@@ -164,7 +164,6 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   bool aborted_ = false;
   bool idle_ = true;  // between requests
   bool keep_alive_ = true;
-  bool unread_body_ = false;  // the client may still be sending what nobody will read
   // Of the request under way:
   bool head_only_ = false;
   bool http10_ = false;

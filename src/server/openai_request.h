@@ -13,7 +13,7 @@
 // - stream_options is an error without stream.
 // - What this build cannot do (JSON constraints, tool calls, images) is an error, never ignored.
 // - An assistant turn with tool_calls may have null, missing or empty content: all the same.
-// - Tool call arguments that are no JSON object are shown to the template as the text they are.
+// - Tool call arguments must be a JSON object or the text of one; empty text is an empty object.
 #ifndef TERRACE_SERVER_OPENAI_REQUEST_H_
 #define TERRACE_SERVER_OPENAI_REQUEST_H_
 

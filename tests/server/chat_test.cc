@@ -215,9 +215,9 @@ TEST(Templates, RefusalsAreTheClientsToMend) {
       {.name = "strict",
        .chat_template = "{% if messages|length > 1 %}{{ raise_exception('one message only') }}"
                         "{% endif %}{{ messages[0].content }}"}));
-  const HttpReply reply = server.Chat(
-      R"({"model":"strict","messages":[{"role":"user","content":"x"},)"
-      R"({"role":"user","content":"y"}]})");
+  const HttpReply reply =
+      server.Chat(R"({"model":"strict","messages":[{"role":"user","content":"x"},)"
+                  R"({"role":"user","content":"y"}]})");
   EXPECT_EQ(reply.status, 400);
   EXPECT_NE(reply.body.find("one message only"), string::npos) << reply.body;
 }

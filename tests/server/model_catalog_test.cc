@@ -1,0 +1,136 @@
+// Opening models: failures that mend, waiting for one opening together, and a real model at the
+// end. Hard case A38 as far as it is the catalog's.
+#include "server/model_catalog.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "base/status.h"
+#include "engine/testing.h"
+#include "fake_scheduler.h"
+#include "obs/log.h"
+
+namespace terrace::server {
+namespace {
+
+using Model = std::shared_ptr<const ServedModel>;
+using Weights = std::shared_ptr<engine::EngineModel>;
+
+class CatalogTest : public testing::Test {
+ protected:
+  CatalogTest()
+      : rig_("ref", 64 * kMiB), scheduler_({}, [](const SeenRequest&) { return Script{}; }) {}
+
+  std::unique_ptr<ModelCatalog> Make(std::vector<CatalogEntry> entries) {
+    return std::make_unique<ModelCatalog>(std::move(entries), &scheduler_, &clock_, &log_);
+  }
+  absl::StatusOr<Weights> Real(const std::string& name) {
+    return rig_.Open(std::string(TERRACE_TEST_DATA) + "/golden/arch/qwen2.gguf", name);
+  }
+  static absl::StatusOr<Model> OpenNow(ModelCatalog* catalog, const std::string& name) {
+    absl::Notification done;
+    absl::StatusOr<Model> result;
+    catalog->Open(name, [&](const absl::StatusOr<Model>& opened) {
+      result = opened;
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return result;
+  }
+
+  engine::Rig rig_;
+  ManualClock clock_{1'000'000};
+  NullLogger log_;
+  FakeScheduler scheduler_;
+};
+
+TEST_F(CatalogTest, UnknownNamesAreToldTheKnownOnes) {
+  auto catalog = Make({{"first", [&] { return Real("first"); }}, {"second", nullptr}});
+  const auto opened = OpenNow(catalog.get(), "fisrt");
+  EXPECT_TRUE(absl::IsNotFound(opened.status()));
+  EXPECT_NE(Message(opened.status()).find("first, second"), std::string::npos);
+  EXPECT_NE(Message(opened.status()).find("Did you mean \"first\"?"), std::string::npos);
+}
+
+TEST_F(CatalogTest, AFailureIsListedAndTriedAgain) {
+  std::atomic<bool> mended{false};
+  std::atomic<int> tries{0};
+  auto catalog = Make({{"bad",
+                        [&]() -> absl::StatusOr<Weights> {
+                          ++tries;
+                          if (mended) return Real("bad");
+                          return absl::NotFoundError("bad.gguf: no such file");
+                        }},
+                       {"good", [&] { return Real("good"); }}});
+  catalog->OpenAll();
+  EXPECT_TRUE(OpenNow(catalog.get(), "good").ok());
+  const auto failed = OpenNow(catalog.get(), "bad");
+  // Not NotFound, which means a name that is not configured.
+  EXPECT_TRUE(absl::IsFailedPrecondition(failed.status())) << failed.status();
+  EXPECT_NE(Message(failed.status()).find("bad.gguf"), std::string::npos);
+  auto list = catalog->List();
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ(list[0].state, ModelStateKind::kFailed);
+  EXPECT_NE(list[0].reason.find("bad.gguf"), std::string::npos);
+  EXPECT_EQ(list[1].state, ModelStateKind::kReady);
+  EXPECT_EQ(list[1].max_context, 2048);
+  EXPECT_EQ(catalog->TryGet("bad"), nullptr);
+
+  mended = true;
+  const int before = tries;
+  EXPECT_FALSE(OpenNow(catalog.get(), "bad").ok());  // too soon after the failure
+  EXPECT_EQ(tries, before);
+  clock_.AdvanceUs(1'000'000);
+  const auto opened = OpenNow(catalog.get(), "bad");
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_EQ(catalog->TryGet("bad"), *opened);
+  EXPECT_EQ(catalog->List()[0].state, ModelStateKind::kReady);
+  EXPECT_TRUE(catalog->List()[0].reason.empty());
+}
+
+TEST_F(CatalogTest, ManyAsksShareOneOpeningAndHoldUpNobody) {
+  absl::Notification go;
+  std::atomic<int> tries{0};
+  auto catalog = Make({{"slow",
+                        [&]() -> absl::StatusOr<Weights> {
+                          ++tries;
+                          go.WaitForNotification();
+                          return absl::DataLossError("cut off");
+                        }},
+                       {"good", [&] { return Real("good"); }}});
+  std::atomic<int> answers{0};
+  for (int i = 0; i < 10; ++i) {
+    catalog->Open("slow", [&](const absl::StatusOr<Model>& opened) {
+      EXPECT_EQ(opened.status().code(), absl::StatusCode::kDataLoss);
+      ++answers;
+    });
+  }
+  EXPECT_TRUE(OpenNow(catalog.get(), "good").ok());  // while the other still opens
+  EXPECT_EQ(answers, 0);
+  EXPECT_EQ(catalog->List()[0].state, ModelStateKind::kOpening);
+  go.Notify();
+  catalog.reset();  // waits for what is under way
+  EXPECT_EQ(answers, 10);
+  EXPECT_EQ(tries, 1);
+}
+
+TEST_F(CatalogTest, AServedModelKnowsItsTokensAndTemplate) {
+  auto catalog = Make({{"tiny", [&] { return Real("tiny"); }}});
+  const auto model = OpenNow(catalog.get(), "tiny");
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->vocab_size(), 512);
+  const auto& ends = (*model)->end_tokens();
+  EXPECT_NE(std::find(ends.begin(), ends.end(), 507), ends.end());  // <|im_end|>
+  const auto prompt = (*model)->EncodeChat({.messages = {{.role = "user", .content = "hi"}}});
+  ASSERT_TRUE(prompt.ok()) << prompt.status();
+  EXPECT_EQ(prompt->front(), 506);  // <|im_start|>; this model wants no start token
+}
+
+}  // namespace
+}  // namespace terrace::server
