@@ -100,13 +100,17 @@ class Session {
     ASSIGN_OR_RETURN(server::LoadedConfig loaded, options_.config.Load(io_));
     const server::Config& config = loaded.config;
     ASSIGN_OR_RETURN(std::string path, FindModel(config, options_.model));
+    server::ModelConfig known_model;
     int32_t max_context = 0;
     for (const server::ModelConfig& known : config.models) {
-      if (known.name == options_.model) max_context = known.max_context;
+      if (known.name != options_.model) continue;
+      max_context = known.max_context;
+      known_model = known;
     }
     ASSIGN_OR_RETURN(runtime_, Runtime::Create(config));
     ASSIGN_OR_RETURN(engine_model_, runtime_->OpenModel(options_.model, path, max_context,
-                                                        config.memory.hot_keep_us));
+                                                        config.memory.hot_keep_us,
+                                                        KvOptions(config, known_model)));
     server::ServedModel::Options served;
     served.name = options_.model;
     served.max_context = engine_model_->max_context();
@@ -124,6 +128,7 @@ class Session {
     scheduler::SchedulerOptions scheduling;
     scheduling.max_batch = config.scheduler.max_batch;
     scheduling.step_tokens = config.scheduler.step_tokens;
+    scheduling.cache = &runtime_->kv_cache();
     scheduling.seed = std::random_device()() | uint64_t{std::random_device()()} << 32;
     scheduler_ = scheduler::Scheduler::Create(scheduling, &runtime_->engine(), &runtime_->clock(),
                                               &metrics_);
@@ -262,7 +267,7 @@ void AddRunCommand(Command root, Invocation* invocation) {
   command.Option("--max-tokens", &options->max_tokens,
                  {"NUMBER", "Longest answer (default: what the context leaves)"});
   command.Option("--stop", &options->stops, {"TEXT", "Ends the answer; may be given often"});
-  options->config.AddTo(command, {"memory", "storage", "device", "scheduler"});
+  options->config.AddTo(command, {"memory", "storage", "kv", "device", "scheduler"});
 }
 
 }  // namespace terrace::cli

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
 #include <utility>
 
 #include "base/status.h"
@@ -31,6 +32,11 @@ absl::StatusOr<std::unique_ptr<device::Device>> CreateDevice(const server::Confi
   return std::unique_ptr<device::Device>(std::move(sim));
 }
 
+std::string KvFolder(const server::Config& config) {
+  const std::string& path = config.storage.disk_path;
+  return (path.empty() ? server::DefaultDataFolder() : path) + "/kv";
+}
+
 absl::StatusOr<uint64_t> ChooseBudget(const server::Config& config, const device::Device& device) {
   const device::MemoryInfo memory = device.GetMemoryInfo();
   if (!config.memory.device_budget_bytes) {
@@ -50,6 +56,14 @@ absl::StatusOr<uint64_t> ChooseBudget(const server::Config& config, const device
 }
 
 }  // namespace
+
+engine::EngineModelOptions KvOptions(const server::Config& config,
+                                     const server::ModelConfig& model) {
+  engine::EngineModelOptions options;
+  const std::string& dtype = model.kv_dtype.empty() ? config.kv.dtype : model.kv_dtype;
+  options.kv_dtype = dtype == "i8" ? ops::KvDType::kI8 : ops::KvDType::kF16;
+  return options;
+}
 
 absl::StatusOr<std::unique_ptr<ops::Backend>> CreateBackend(const std::string& variant,
                                                             ThreadTeam* team) {
@@ -78,13 +92,46 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(const server::Config& c
                    tier::TierManager::Create(options, runtime->device_.get(), &runtime->clock_));
   runtime->engine_ = std::make_unique<engine::Engine>(runtime->backend_.get(),
                                                       runtime->manager_.get(), &runtime->clock_);
+  RETURN_IF_ERROR(runtime->CreateKvCache(config));
   return runtime;
 }
 
-absl::StatusOr<std::shared_ptr<engine::EngineModel>> Runtime::OpenModel(const std::string& name,
-                                                                        const std::string& path,
-                                                                        int32_t max_context,
-                                                                        int64_t hot_keep_us) {
+absl::Status Runtime::CreateKvCache(const server::Config& config) {
+  if (config.kv.disk_bytes > 0) {
+    storage::BlockStoreOptions options;
+    options.folder = KvFolder(config);
+    options.cap_bytes = config.kv.disk_bytes;
+    absl::StatusOr<std::unique_ptr<storage::BlockStore>> disk =
+        storage::BlockStore::Open(options, &clock_);
+    // Without it conversations are computed again; that is no reason not to serve.
+    if (disk.ok()) {
+      kv_disk_ = *std::move(disk);
+    } else {
+      kv_note_ = Message(disk.status());
+    }
+  }
+  if (!config.kv.remote.empty()) {
+    absl::StatusOr<storage::RemoteStoreOptions> options = storage::ParseRemoteUrl(config.kv.remote);
+    if (!options.ok()) return WithContext(options.status(), "kv.remote");
+    if (!config.kv.remote_password_file.empty()) {
+      std::ifstream in(config.kv.remote_password_file);
+      if (!std::getline(in, options->password) || options->password.empty()) {
+        return absl::InvalidArgumentError(
+            fmt::format("kv.remote_password_file: no password could be read from {}",
+                        config.kv.remote_password_file));
+      }
+    }
+    kv_remote_ = std::make_unique<storage::RemoteStore>(*options, &clock_);
+  }
+  kv_cache_ = std::make_unique<kv::Cache>(manager_.get(), kv_disk_.get(), &clock_);
+  kv_cache_->SetRemote(kv_remote_.get());
+  manager_->SetIdleMemory(kv_cache_.get());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<engine::EngineModel>> Runtime::OpenModel(
+    const std::string& name, const std::string& path, int32_t max_context, int64_t hot_keep_us,
+    engine::EngineModelOptions more) {
   weights::OpenOptions open;
   open.name = name;
   open.source_path = path;
@@ -93,10 +140,9 @@ absl::StatusOr<std::shared_ptr<engine::EngineModel>> Runtime::OpenModel(const st
   open.write_image = write_images_;
   ASSIGN_OR_RETURN(std::unique_ptr<weights::ModelWeights> weights,
                    weights::ModelWeights::Open(open, backend_.get(), manager_.get()));
-  engine::EngineModelOptions options;
-  options.name = name;
-  options.max_context = max_context;
-  return engine::EngineModel::Create(std::move(options), std::move(weights));
+  more.name = name;
+  more.max_context = max_context;
+  return engine::EngineModel::Create(std::move(more), std::move(weights));
 }
 
 }  // namespace terrace::cli

@@ -16,8 +16,11 @@
 #include "device/device.h"
 #include "engine/engine.h"
 #include "engine/engine_model.h"
+#include "kv/cache.h"
 #include "ops/backend.h"
 #include "server/config.h"
+#include "storage/disk/block_store.h"
+#include "storage/remote/remote_store.h"
 #include "tier/tier_manager.h"
 
 namespace terrace::cli {
@@ -35,18 +38,23 @@ class Runtime {
   tier::TierManager& manager() { return *manager_; }
   engine::Engine& engine() { return *engine_; }
   uint64_t device_budget_bytes() const { return budget_bytes_; }
-  int threads() const { return team_->size(); }
+  ThreadTeam& team() { return *team_; }
 
   // Opens the model in the GGUF file `path`; reads no weights yet. The runtime must outlive it.
-  absl::StatusOr<std::shared_ptr<engine::EngineModel>> OpenModel(const std::string& name,
-                                                                 const std::string& path,
-                                                                 int32_t max_context,
-                                                                 int64_t hot_keep_us);
+  // `more`: options beside name and context.
+  absl::StatusOr<std::shared_ptr<engine::EngineModel>> OpenModel(
+      const std::string& name, const std::string& path, int32_t max_context, int64_t hot_keep_us,
+      engine::EngineModelOptions more = {});
+  // The KV cache, with the stores below it that the configuration asks for; a null store of it says
+  // in kv_note() why there is none.
+  kv::Cache& kv_cache() { return *kv_cache_; }
+  const std::string& kv_note() const { return kv_note_; }
   // Without an image: weights are always read from the source file (diagnosis).
   void set_write_images(bool write) { write_images_ = write; }
 
  private:
   Runtime() = default;
+  absl::Status CreateKvCache(const server::Config& config);
 
   RealClock clock_;
   std::string image_folder_;
@@ -57,7 +65,16 @@ class Runtime {
   std::unique_ptr<ops::Backend> backend_;
   std::unique_ptr<tier::TierManager> manager_;
   std::unique_ptr<engine::Engine> engine_;
+  std::string kv_note_;
+  std::unique_ptr<storage::BlockStore> kv_disk_;
+  std::unique_ptr<storage::RemoteStore> kv_remote_;
+  std::unique_ptr<kv::Cache> kv_cache_;
 };
+
+// What `model` (or, for an empty one, the configuration) says about KV; not its speculation, whose
+// draft somebody must open.
+engine::EngineModelOptions KvOptions(const server::Config& config,
+                                     const server::ModelConfig& model);
 
 // The backend named by device.variant: "" for the best, "ref", or a CPU variant.
 absl::StatusOr<std::unique_ptr<ops::Backend>> CreateBackend(const std::string& variant,

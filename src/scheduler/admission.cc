@@ -111,6 +111,11 @@ void SchedulerImpl::FindKvLocked(ModelQueue* queue, LiveRequest* live, bool load
   ask.stored = std::move(found.stored);
   ask.beyond = std::move(found.beyond);
   ask.owner = live->kv->owner();
+  // What the step will need beside this KV comes meanwhile.
+  const auto& weights = queue->model->weights();
+  engine_->manager()->Prefetch(weights.tier_id(), 0,
+                               static_cast<uint32_t>(weights.segments().size()),
+                               tier::Priority::kPredicted);
   live->restore = ++last_restore_;
   ++restores_;
   options_.cache->Load(

@@ -67,8 +67,10 @@ PlanDecision Plan(const PlanOptions& options, const PlanInput& input) {
     return decision;
   }
   // The other's turn has come. Running sequences pause with their KV kept if there is room for it
-  // beside the other's weights; else they run to their end and nobody new joins them.
-  if (current.running == 0 || kv_bytes + next.weight_bytes <= input.budget_bytes) {
+  // beside the other's weights; else they run to their end and nobody new joins them. If that takes
+  // too long, they give way: their KV moves down or is dropped as the other needs the room.
+  const bool too_long = input.now_us - next.waiting_since_us >= 2 * options.max_wait_us;
+  if (too_long || current.running == 0 || kv_bytes + next.weight_bytes <= input.budget_bytes) {
     decision.model = other;
   } else {
     decision.model = input.current;

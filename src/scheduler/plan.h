@@ -22,7 +22,9 @@ struct ModelView {
 };
 
 struct PlanOptions {
-  int64_t max_wait_us = 2'000'000;  // a model with work gets the turn after this long
+  // A model with work gets the turn after this long, or after twice as long where that takes the KV
+  // of running sequences away.
+  int64_t max_wait_us = 2'000'000;
   // A model that just ran out of work keeps the turn this long: its client's next request is often
   // on its way, and a switch costs more.
   int64_t linger_us = 20'000;

@@ -31,6 +31,9 @@ struct ModelConfig {
   std::string source;                  // a GGUF file, or a name in the store
   std::optional<int64_t> hot_keep_us;  // absent: memory.hot_keep_time
   int32_t max_context = 0;             // 0: what the model was trained for
+  std::string kv_dtype;                // empty: kv.dtype
+  std::string speculation = "off";     // off, ngram, or draft:NAME
+  int32_t speculation_tokens = 4;
 };
 
 struct Config {
@@ -56,7 +59,14 @@ struct Config {
     int32_t max_batch = 16;
     int32_t step_tokens = 512;
     int64_t max_wait_us = 2'000'000;
+    double stretch = 1.7;
   } scheduler;
+  struct {
+    std::string dtype = "f16";
+    uint64_t disk_bytes = 8 * kGiB;  // 0: nothing is kept on disk
+    std::string remote;              // redis://...; empty: none
+    std::string remote_password_file;
+  } kv;
   struct {
     DeviceKind kind = DeviceKind::kCpu;
     std::string variant;  // empty: the best that this processor runs

@@ -54,6 +54,17 @@ absl::Status SetRatio(string_view text, double* out) {
   return absl::OkStatus();
 }
 
+absl::Status SetFactor(string_view text, double* out) {
+  double value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool number = error == std::errc() && end == text.data() + text.size();
+  if (text != "off" && !(number && value > 1 && value <= 1000)) {
+    return Invalid(fmt::format("'{}' is not a factor: write a number above 1, or off", text));
+  }
+  *out = value;
+  return absl::OkStatus();
+}
+
 absl::Status SetBytes(string_view text, uint64_t low, uint64_t* out) {
   ASSIGN_OR_RETURN(uint64_t bytes, ParseBytes(text));
   if (bytes < low) return Invalid(fmt::format("'{}' is less than {}", text, FormatBytes(low)));
@@ -189,6 +200,38 @@ const ConfigKey kKeys[] = {
      [](string_view t, Config* c) { return SetDuration(t, &c->scheduler.max_wait_us); },
      [](In c) { return FormatDurationUs(c.scheduler.max_wait_us); }},
 
+    {"scheduler.stretch", "factor or off", "1.7",
+     "How much longer than its streams alone a step may take because prompts are read in it; it "
+     "bounds the gaps between the tokens of a stream.",
+     [](string_view t, Config* c) { return SetFactor(t, &c->scheduler.stretch); },
+     [](In c) {
+       return c.scheduler.stretch == 0 ? "off" : fmt::format("{}", c.scheduler.stretch);
+     }},
+
+    {"kv.dtype", "f16 or i8", "f16",
+     "Form of keys and values in the KV cache; i8 takes about half the memory of f16, with a scale "
+     "for each token and head.",
+     [](string_view t, Config* c) { return SetChoice(t, {"f16", "i8"}, &c->kv.dtype); },
+     [](In c) { return c.kv.dtype; }},
+    {"kv.disk_size", "size or off", "8GiB",
+     "Most that KV kept on disk may take, in the folder kv of storage.disk.path; conversations "
+     "that "
+     "return are read from there.",
+     [](string_view t, Config* c) {
+       c->kv.disk_bytes = 0;
+       return t == "off" ? absl::OkStatus() : SetBytes(t, kMiB, &c->kv.disk_bytes);
+     },
+     [](In c) { return c.kv.disk_bytes == 0 ? "off" : BytesText(c.kv.disk_bytes); }},
+    {"kv.remote", "address or off", "off",
+     "A store that speaks the Redis protocol, shared by several servers: "
+     "redis://[user@]host[:port][/database].",
+     [](string_view t, Config* c) { return SetTextOr("off", t, &c->kv.remote); },
+     [](In c) { return TextOr("off", c.kv.remote); }},
+    {"kv.remote_password_file", "file or none", "none",
+     "A file with the password of kv.remote in its first line.",
+     [](string_view t, Config* c) { return SetTextOr("none", t, &c->kv.remote_password_file); },
+     [](In c) { return TextOr("none", c.kv.remote_password_file); }},
+
     {"device.kind", "cpu or sim", "cpu",
      "cpu: compute in host memory. sim: the same with a memory of its own behind a link of set "
      "speed, "
@@ -276,6 +319,25 @@ const ModelConfigKey kModelKeys[] = {
        return t == "auto" ? absl::OkStatus() : SetInteger(t, 16, 1 << 24, &m->max_context);
      },
      [](InModel m) { return m.max_context ? fmt::format("{}", m.max_context) : "auto"; }},
+    {"kv_dtype", "f16 or i8", "kv.dtype", "Form of this model's keys and values.",
+     [](string_view t, ModelConfig* m) { return SetChoice(t, {"f16", "i8"}, &m->kv_dtype); },
+     [](InModel m) { return TextOr("kv.dtype", m.kv_dtype); }},
+    {"speculation", "off, ngram or draft:NAME", "off",
+     "How tokens are guessed ahead, which changes speed and never answers. ngram: what followed "
+     "the "
+     "same words before. draft:NAME: what the model NAME (with the same vocabulary) says.",
+     [](string_view t, ModelConfig* m) {
+       if (t.starts_with("draft:")) {
+         Status status = CheckModelName(t.substr(6));
+         if (status.ok()) m->speculation = t;
+         return status;
+       }
+       return SetChoice(t, {"off", "ngram"}, &m->speculation);
+     },
+     [](InModel m) { return m.speculation; }},
+    {"speculation_tokens", "number", "4", "Most tokens guessed at once.",
+     [](string_view t, ModelConfig* m) { return SetInteger(t, 1, 15, &m->speculation_tokens); },
+     [](InModel m) { return fmt::format("{}", m.speculation_tokens); }},
 };
 
 template <typename Target>

@@ -77,6 +77,13 @@ TEST(Plan, RunningSequencesEndFirstIfTheirKvDoesNotFitBesideTheOther) {
   EXPECT_EQ(Plan(options, Input(models, 105, 0, options.max_wait_us)).model, 1);
 }
 
+TEST(Plan, RunningSequencesGiveWayWhenTheirEndIsTooFar) {
+  PlanOptions options;
+  std::vector<ModelView> models = {View(3, 1, 0), View(1, 0, 0)};
+  EXPECT_EQ(Plan(options, Input(models, 105, 0, 2 * options.max_wait_us - 1)).model, 0);
+  EXPECT_EQ(Plan(options, Input(models, 105, 0, 2 * options.max_wait_us)).model, 1);
+}
+
 TEST(Plan, AModelThatJustRanOutOfWorkLingers) {
   PlanOptions options;
   std::vector<ModelView> models = {View(0, 0, 0), View(1, 0, 100 * kMs)};

@@ -1,6 +1,11 @@
 #include "storage/disk/block_store.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <optional>
@@ -62,8 +67,22 @@ absl::StatusOr<std::unique_ptr<BlockStore>> BlockStore::Open(const BlockStoreOpt
   fs::create_directories(options.folder, error);
   if (error) return ErrnoStatus(error.value(), "creating " + options.folder);
   std::unique_ptr<BlockStore> store(new BlockStore(options, clock));
+  RETURN_IF_ERROR(store->Lock());
   RETURN_IF_ERROR(store->Scan());
   return store;
+}
+
+BlockStore::~BlockStore() {
+  if (lock_fd_ >= 0) close(lock_fd_);  // which gives up the lock
+}
+
+absl::Status BlockStore::Lock() {
+  const std::string path = options_.folder + "/lock";
+  lock_fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (lock_fd_ < 0) return ErrnoStatus(errno, "opening " + path);
+  if (flock(lock_fd_, LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
+  if (errno != EWOULDBLOCK) return ErrnoStatus(errno, "locking " + path);
+  return absl::UnavailableError(fmt::format("another process keeps its KV in {}", options_.folder));
 }
 
 absl::Status BlockStore::Scan() {

@@ -3,8 +3,9 @@
 // miss and the file is removed, so a damaged, foreign or half-written block is never served. The
 // folder's bytes never pass the cap.
 //
-// Thread-safe; Write and Read block on the disk and are for worker threads. Files are not synced: a
-// block lost in a crash is recomputed.
+// One store at a time uses a folder, whichever process it is in. Thread-safe; Write and Read block
+// on the disk and are for worker threads. Files are not synced: a block lost in a crash is
+// recomputed.
 #ifndef TERRACE_STORAGE_DISK_BLOCK_STORE_H_
 #define TERRACE_STORAGE_DISK_BLOCK_STORE_H_
 
@@ -52,10 +53,13 @@ struct BlockStoreState {
 
 class BlockStore {
  public:
-  // Creates the folder, takes over the blocks that lie there and removes what is no block of ours.
-  // Oldest files first when they exceed the cap.
+  // Unavailable while another store uses the folder. Creates it, takes over the blocks that lie
+  // there and removes what is no block of ours. Oldest files first when they exceed the cap.
   static absl::StatusOr<std::unique_ptr<BlockStore>> Open(const BlockStoreOptions& options,
                                                           const Clock* clock);
+  ~BlockStore();
+  BlockStore(const BlockStore&) = delete;
+  BlockStore& operator=(const BlockStore&) = delete;
 
   bool Contains(const BlockKey& key) const;
   // Stores `data` (a multiple of 4 KiB). Evicts for it; ResourceExhausted if it cannot fit. A
@@ -78,6 +82,7 @@ class BlockStore {
   };
 
   BlockStore(const BlockStoreOptions& options, const Clock* clock);
+  absl::Status Lock();
   absl::Status Scan();
   std::string PathOf(const BlockKey& key) const;
   bool MakeRoomLocked(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -86,6 +91,7 @@ class BlockStore {
 
   const BlockStoreOptions options_;
   const Clock* const clock_;
+  int lock_fd_ = -1;  // of the file whose lock says who uses the folder
   mutable absl::Mutex mutex_;
   absl::flat_hash_map<BlockKey, Entry> index_ ABSL_GUARDED_BY(mutex_);
   std::list<BlockKey> order_ ABSL_GUARDED_BY(mutex_);  // least recently used first

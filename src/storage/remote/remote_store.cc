@@ -50,7 +50,7 @@ std::string_view Why(const redisContext* context, const redisReply* reply) {
 
 absl::Status BadUrl(std::string_view what) {
   return absl::InvalidArgumentError(
-      fmt::format("{}: write redis://[[user]:password@]host[:port][/database]", what));
+      fmt::format("{}: write redis://[user[:password]@]host[:port][/database]", what));
 }
 
 bool ReadNumber(std::string_view text, int32_t low, int32_t high, int32_t* out) {
@@ -68,9 +68,8 @@ absl::StatusOr<RemoteStoreOptions> ParseRemoteUrl(std::string_view url) {
   if (const size_t at = url.rfind('@'); at != std::string_view::npos) {
     const std::string_view secret = url.substr(0, at);
     const size_t colon = secret.find(':');
-    if (colon == std::string_view::npos) return BadUrl("there is a user but no password");
     options.user = secret.substr(0, colon);
-    options.password = secret.substr(colon + 1);
+    if (colon != std::string_view::npos) options.password = secret.substr(colon + 1);
     url.remove_prefix(at + 1);
   }
   if (const size_t slash = url.find('/'); slash != std::string_view::npos) {

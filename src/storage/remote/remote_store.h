@@ -44,7 +44,7 @@ struct RemoteStoreOptions {
   int64_t down_us = 5'000'000;   // how long nothing is tried after a failure
 };
 
-// Reads "redis://[[user]:password@]host[:port][/database]". InvalidArgument says what is wrong, and
+// Reads "redis://[user[:password]@]host[:port][/database]". InvalidArgument says what is wrong, and
 // never repeats the password.
 absl::StatusOr<RemoteStoreOptions> ParseRemoteUrl(std::string_view url);
 
