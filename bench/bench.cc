@@ -49,8 +49,8 @@ std::string RowsJson(std::span<const Row> rows) {
     object["unit"] = row.unit;
     object["reference"] = Json(row.reference);
     object["ratio"] = Json(row.ratio());
-    object["goal"] = row.goal_kind == Goal::kNone ? boost::json::value(nullptr)
-                                                  : boost::json::value(row.goal_text());
+    object["goal"] =
+        row.goal_kind == Goal::kNone ? boost::json::value() : boost::json::value(row.goal);
     object["holds"] = row.holds() ? boost::json::value(*row.holds()) : boost::json::value(nullptr);
     array.push_back(std::move(object));
   }

@@ -53,7 +53,10 @@ struct Bench {
 // All benchmarks, in the order in which `terrace_bench` lists them.
 std::span<const Bench> Benches();
 
-absl::StatusOr<std::vector<Row>> RunSwitch(const Context& context);  // switch_bench.cc
+// Each in a file of its own.
+absl::StatusOr<std::vector<Row>> RunSwitch(const Context& context);
+absl::StatusOr<std::vector<Row>> RunKv(const Context& context);
+absl::StatusOr<std::vector<Row>> RunEngine(const Context& context);
 
 // One JSON array of {"law","measured","unit","reference","ratio","goal","holds"}; null for absent.
 std::string RowsJson(std::span<const Row> rows);

@@ -93,6 +93,7 @@ int RunCli(const std::vector<std::string>& arguments, Io* io) {
   AddPullCommand(root, &invocation);
   AddListCommand(root, &invocation);
   AddShowCommand(root, &invocation);
+  AddStoreCommands(root, &invocation);
   AddConfigCommand(root, &invocation);
   AddDebugCommand(root, &invocation);
   AddVersionCommand(root, &invocation);

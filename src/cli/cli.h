@@ -40,6 +40,7 @@ void AddServeCommand(Command root, Invocation* invocation);
 void AddRunCommand(Command root, Invocation* invocation);
 void AddListCommand(Command root, Invocation* invocation);
 void AddShowCommand(Command root, Invocation* invocation);
+void AddStoreCommands(Command root, Invocation* invocation);  // rm, rollback, import
 void AddConfigCommand(Command root, Invocation* invocation);
 void AddDebugCommand(Command root, Invocation* invocation);
 void AddVersionCommand(Command root, Invocation* invocation);

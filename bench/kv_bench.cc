@@ -1,0 +1,371 @@
+// What KV that is kept is worth: the first token of a conversation that returns, from each place
+// its KV may lie in, beside computing it again; and how streams share a model.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "base/random.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "bench.h"
+#include "cli/runtime.h"
+#include "generate_model.h"
+#include "kv/cache.h"
+#include "obs/metrics.h"
+#include "scheduler/scheduler.h"
+#include "support.h"
+#include "weights/model_weights.h"
+
+namespace terrace::bench {
+namespace {
+
+constexpr int32_t kNewTokens = 16;
+constexpr std::string_view kName = "m";
+
+// One request's tokens as they come.
+struct Stream {
+  absl::Mutex mutex;
+  std::vector<int64_t> token_us ABSL_GUARDED_BY(mutex);
+  FinishInfo info ABSL_GUARDED_BY(mutex);
+  bool done ABSL_GUARDED_BY(mutex) = false;
+  int64_t start_us = 0;
+};
+
+class StreamSink final : public TokenSink {
+ public:
+  StreamSink(std::shared_ptr<Stream> stream, const Clock* clock)
+      : stream_(std::move(stream)), clock_(*clock) {}
+  bool OnToken(const TokenEvent&) override {
+    absl::MutexLock lock(&stream_->mutex);
+    stream_->token_us.push_back(clock_.NowUs());
+    return true;
+  }
+  void OnFinish(const FinishInfo& info) override {
+    absl::MutexLock lock(&stream_->mutex);
+    stream_->info = info;
+    stream_->done = true;
+  }
+
+ private:
+  std::shared_ptr<Stream> stream_;
+  const Clock& clock_;
+};
+
+struct Answer {
+  double first_ms = 0;
+  std::vector<double> gaps_ms;
+  double end_us = 0;
+  FinishInfo info;
+};
+
+// A server without its HTTP part, which can be stopped and started on the same folder.
+class KvBed {
+ public:
+  KvBed(const Context& context, std::string model_path)
+      : context_(context), model_path_(std::move(model_path)) {
+    config_.storage.disk_path = context.cache_folder + "/kv-bench";
+    config_.device.threads = context.threads;
+    config_.kv.disk_bytes = 2 * kGiB;
+    std::error_code ignored;
+    std::filesystem::remove_all(config_.storage.disk_path + "/kv", ignored);
+  }
+  ~KvBed() { Stop(); }
+
+  absl::Status Start() {
+    ASSIGN_OR_RETURN(runtime_, cli::Runtime::Create(config_));
+    scheduler::SchedulerOptions options;
+    options.max_batch = 64;
+    options.cache = &runtime_->kv_cache();
+    metrics_ = std::make_unique<Metrics>();
+    scheduler_ = scheduler::Scheduler::Create(options, &runtime_->engine(), &runtime_->clock(),
+                                              metrics_.get());
+    ASSIGN_OR_RETURN(model_, runtime_->OpenModel(std::string(kName), model_path_, 0, 0));
+    RETURN_IF_ERROR(model_->weights().WaitForImage());
+    return scheduler_->AddModel(model_);
+  }
+  void Stop() {
+    scheduler_.reset();
+    model_.reset();
+    runtime_.reset();
+  }
+
+  std::shared_ptr<Stream> Send(std::vector<int32_t> prompt, int32_t tokens, absl::Status* status) {
+    auto stream = std::make_shared<Stream>();
+    auto request = std::make_unique<Request>();
+    request->id = fmt::format("bench-{}", ++asked_);
+    request->model = kName;
+    request->max_tokens = tokens;
+    request->sampling.temperature = 0;
+    request->prompt = std::move(prompt);
+    request->sink = std::make_unique<StreamSink>(stream, context_.clock);
+    stream->start_us = context_.clock->NowUs();
+    *status = scheduler_->Submit(std::move(request));
+    return stream;
+  }
+  static absl::StatusOr<Answer> Wait(Stream& stream) {
+    absl::MutexLock lock(&stream.mutex);
+    stream.mutex.Await(absl::Condition(&stream.done));
+    if (stream.info.reason == FinishReason::kError) return stream.info.status;
+    Answer answer;
+    answer.info = stream.info;
+    const std::vector<int64_t>& times = stream.token_us;
+    if (times.empty()) return absl::InternalError("a request ended without a token");
+    answer.first_ms = static_cast<double>(times[0] - stream.start_us) * 1e-3;
+    for (size_t i = 1; i < times.size(); ++i) {
+      answer.gaps_ms.push_back(static_cast<double>(times[i] - times[i - 1]) * 1e-3);
+    }
+    answer.end_us = static_cast<double>(times.back());
+    return answer;
+  }
+  absl::StatusOr<Answer> Ask(std::vector<int32_t> prompt, int32_t tokens) {
+    absl::Status status;
+    std::shared_ptr<Stream> stream = Send(std::move(prompt), tokens, &status);
+    RETURN_IF_ERROR(status);
+    return Wait(*stream);
+  }
+
+  std::vector<int32_t> Prompt(uint64_t seed, int32_t tokens) const {
+    Random random(seed);
+    std::vector<int32_t> out;
+    for (int32_t i = 0; i < tokens; ++i) {
+      out.push_back(
+          static_cast<int32_t>(random.Below(static_cast<uint64_t>(model_->vocab_size()))));
+    }
+    return out;
+  }
+  // The conversation and `turn`'s new tokens behind it.
+  std::vector<int32_t> Turn(const std::vector<int32_t>& conversation, uint64_t turn) const {
+    std::vector<int32_t> out = conversation;
+    const std::vector<int32_t> more = Prompt(9000 + turn, kNewTokens);
+    out.insert(out.end(), more.begin(), more.end());
+    return out;
+  }
+
+  cli::Runtime& runtime() { return *runtime_; }
+  kv::Cache& cache() { return runtime_->kv_cache(); }
+  const engine::EngineModel& model() const { return *model_; }
+  std::string image() const {
+    return fmt::format("{}/images/{}/blocks.bin", config_.storage.disk_path,
+                       model_->weights().fingerprint());
+  }
+
+ private:
+  const Context& context_;
+  std::string model_path_;
+  server::Config config_;
+  uint64_t asked_ = 0;
+  std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<cli::Runtime> runtime_;
+  std::shared_ptr<engine::EngineModel> model_;
+  std::unique_ptr<scheduler::Scheduler> scheduler_;
+};
+
+// Measures of this run that the rows stand beside.
+struct Yardsticks {
+  double recompute_ms = 0;
+  double decode_ms = 0;      // a step of one token behind the whole conversation
+  double new_tokens_ms = 0;  // computing the new tokens alone
+};
+
+void AddDiskRow(const Context& context, const std::string& law, const Answer& answer, double bytes,
+                double bare_rate, const Yardsticks& yard, std::vector<Row>* rows) {
+  const double from_disk_ms = bytes / bare_rate * 1e3;
+  const bool recompute = yard.recompute_ms < from_disk_ms;
+  rows->push_back({.law = law,
+                   .measured = answer.first_ms,
+                   .unit = "ms",
+                   .reference = recompute ? yard.recompute_ms : from_disk_ms,
+                   .reference_name = recompute ? "recompute" : "bytes / bare reads",
+                   .goal_kind = Goal::kAtMost,
+                   .goal = 1.15});
+  rows->push_back({.law = law + ", beside recomputing",
+                   .measured = answer.first_ms,
+                   .unit = "ms",
+                   .reference = yard.recompute_ms,
+                   .reference_name = "recompute"});
+  context.say(fmt::format("{}: {} of {} tokens cached, {} restored; {}", law,
+                          answer.info.cached_tokens, answer.info.prompt_tokens,
+                          answer.info.restored_tokens, answer.info.kv_choice));
+}
+
+absl::Status FromMemory(const Context& context, KvBed& bed, const std::vector<int32_t>& talk,
+                        Yardsticks* yard, std::vector<Row>* rows) {
+  const auto length = static_cast<int32_t>(talk.size());
+  RETURN_IF_ERROR(bed.Ask(bed.Prompt(1, 64), 2).status());  // weights and workspace are there
+  context.say("recomputing");
+  ASSIGN_OR_RETURN(Answer first, bed.Ask(talk, 8));
+  ASSIGN_OR_RETURN(Answer other, bed.Ask(bed.Prompt(77, length + kNewTokens), 1));
+  yard->recompute_ms = std::min(first.first_ms, other.first_ms);
+  yard->decode_ms = Median(first.gaps_ms);
+  std::vector<double> alone, returned;
+  for (uint64_t i = 0; i < 5; ++i) {
+    ASSIGN_OR_RETURN(Answer fresh, bed.Ask(bed.Prompt(100 + i, kNewTokens), 1));
+    alone.push_back(fresh.first_ms);
+    ASSIGN_OR_RETURN(Answer back, bed.Ask(bed.Turn(talk, i), 1));
+    returned.push_back(back.first_ms);
+    if (back.info.cached_tokens < length / 16 * 16) {
+      return absl::InternalError("the conversation was not found in memory");
+    }
+  }
+  yard->new_tokens_ms = Median(alone);
+  rows->push_back({.law = "(a) conversation returns, nothing else happened: first token",
+                   .measured = Median(returned),
+                   .unit = "ms",
+                   .reference = yard->decode_ms + yard->new_tokens_ms,
+                   .reference_name = "one decode step + the new tokens' prefill",
+                   .goal_kind = Goal::kAtMost,
+                   .goal = 1.3});
+  context.say("eight other conversations");
+  for (uint64_t i = 0; i < 8; ++i) {
+    RETURN_IF_ERROR(bed.Ask(bed.Prompt(200 + i, length / 8), 4).status());
+  }
+  ASSIGN_OR_RETURN(Answer back, bed.Ask(bed.Turn(talk, 50), 1));
+  rows->push_back(
+      {.law = "(b) after eight other conversations, from RAM: recompute over first token",
+       .measured = yard->recompute_ms / back.first_ms,
+       .unit = "x",
+       .goal_kind = Goal::kAtLeast,
+       .goal = 20});
+  return absl::OkStatus();
+}
+
+absl::Status FromDisk(const Context& context, KvBed& bed, const std::vector<int32_t>& talk,
+                      const Yardsticks& yard, std::vector<Row>* rows) {
+  const auto kv_bytes = static_cast<double>(bed.model().KvBytes(static_cast<int32_t>(talk.size())));
+  const auto weight_bytes = static_cast<double>(bed.model().weights().total_bytes());
+  bed.cache().Flush();
+  bed.cache().Clear();
+  // A first load tells the rate by which later ones are weighed; it is not measured.
+  RETURN_IF_ERROR(bed.Ask(bed.Turn(talk, 60), 1).status());
+  bed.cache().Clear();
+  ASSIGN_OR_RETURN(double bare, BareReadRate(bed.image(), *context.clock));
+  ASSIGN_OR_RETURN(Answer disk, bed.Ask(bed.Turn(talk, 61), 1));
+  AddDiskRow(context, "(c) pushed to disk: first token", disk, kv_bytes, bare, yard, rows);
+
+  bed.Stop();
+  RETURN_IF_ERROR(bed.Start());
+  RETURN_IF_ERROR(bed.Ask(bed.Prompt(2, 64), 2).status());  // weights are back
+  ASSIGN_OR_RETURN(bare, BareReadRate(bed.image(), *context.clock));
+  ASSIGN_OR_RETURN(Answer restarted, bed.Ask(bed.Turn(talk, 62), 1));
+  AddDiskRow(context, "(d) server restarted, weights back: first token", restarted, kv_bytes, bare,
+             yard, rows);
+
+  bed.cache().Clear();
+  bed.runtime().manager().EvictModel(bed.model().weights().tier_id());
+  ASSIGN_OR_RETURN(bare, BareReadRate(bed.image(), *context.clock));
+  ASSIGN_OR_RETURN(Answer swapped, bed.Ask(bed.Turn(talk, 63), 1));
+  AddDiskRow(context, "(e) model swapped out and back, KV on disk: first token", swapped,
+             kv_bytes + weight_bytes, bare, yard, rows);
+
+  bed.runtime().manager().EvictModel(bed.model().weights().tier_id());
+  ASSIGN_OR_RETURN(bare, BareReadRate(bed.image(), *context.clock));
+  ASSIGN_OR_RETURN(Answer kept, bed.Ask(bed.Turn(talk, 64), 1));
+  rows->push_back(
+      {.law = "(e) the same with the KV still in RAM: first token",
+       .measured = kept.first_ms,
+       .unit = "ms",
+       .reference = std::max(weight_bytes / bare * 1e3, yard.decode_ms + yard.new_tokens_ms),
+       .reference_name = "max(weights / bare reads, hot)",
+       .goal_kind = Goal::kAtMost,
+       .goal = 1.15});
+  return absl::OkStatus();
+}
+
+absl::Status Throughput(const Context& context, KvBed& bed, std::vector<Row>* rows) {
+  const int32_t tokens = context.quick ? 8 : 24;
+  double best = 0, worst_share = 1;
+  for (const int32_t streams : {1, 2, 4, 8, 16, 32}) {
+    std::vector<std::shared_ptr<Stream>> running;
+    const auto start_us = static_cast<double>(context.clock->NowUs());
+    for (int32_t i = 0; i < streams; ++i) {
+      absl::Status status;
+      running.push_back(bed.Send(bed.Prompt(3000 + static_cast<uint64_t>(streams * 100 + i), 8),
+                                 tokens, &status));
+      RETURN_IF_ERROR(status);
+    }
+    double end_us = 0;
+    for (auto& stream : running) {
+      ASSIGN_OR_RETURN(Answer answer, KvBed::Wait(*stream));
+      end_us = std::max(end_us, answer.end_us);
+    }
+    const double rate = streams * tokens / (end_us - start_us) * 1e6;
+    best = std::max(best, rate);
+    worst_share = std::min(worst_share, rate / best);
+    rows->push_back({.law = fmt::format("{} streams: tokens of all", streams),
+                     .measured = rate,
+                     .unit = "tokens/s"});
+  }
+  rows->push_back({.law = "more streams never give less: lowest share of the best before",
+                   .measured = worst_share,
+                   .unit = "x",
+                   .goal_kind = Goal::kAtLeast,
+                   .goal = 0.95});
+  return absl::OkStatus();
+}
+
+// Eight streams, into which a long prompt arrives.
+absl::Status Gaps(const Context& context, KvBed& bed, int32_t prompt_tokens,
+                  std::vector<Row>* rows) {
+  const int32_t tokens = context.quick ? 60 : 300;
+  absl::Status status;
+  std::vector<std::shared_ptr<Stream>> running;
+  for (uint64_t i = 0; i < 8; ++i) {
+    running.push_back(bed.Send(bed.Prompt(5000 + i, 8), tokens, &status));
+    RETURN_IF_ERROR(status);
+  }
+  auto long_one = bed.Send(bed.Prompt(6000, prompt_tokens), 1, &status);
+  RETURN_IF_ERROR(status);
+  std::vector<double> gaps;
+  double ended_us = 0;
+  for (auto& stream : running) {
+    ASSIGN_OR_RETURN(Answer answer, KvBed::Wait(*stream));
+    gaps.insert(gaps.end(), answer.gaps_ms.begin(), answer.gaps_ms.end());
+    ended_us = std::max(ended_us, answer.end_us);
+  }
+  ASSIGN_OR_RETURN(Answer prefill, KvBed::Wait(*long_one));
+  std::sort(gaps.begin(), gaps.end());
+  const double p50 = gaps[gaps.size() / 2], p99 = gaps[gaps.size() * 99 / 100];
+  rows->push_back(
+      {.law = fmt::format("8 streams while {} prompt tokens arrive: gap p99", prompt_tokens),
+       .measured = p99,
+       .unit = "ms",
+       .reference = p50,
+       .reference_name = "p50",
+       .goal_kind = Goal::kAtMost,
+       .goal = 2});
+  rows->push_back(
+      {.law = "first token of that prompt", .measured = prefill.first_ms, .unit = "ms"});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Row>> RunKv(const Context& context) {
+  GenerateOptions options;
+  if (context.quick) {
+    ASSIGN_OR_RETURN(options.shape, FindShape("small"));
+  }
+  ASSIGN_OR_RETURN(std::string path, CachedModel(options, context.cache_folder));
+  const int32_t length = context.quick ? 512 : 4096;
+  KvBed bed(context, path);
+  RETURN_IF_ERROR(bed.Start());
+  const std::vector<int32_t> talk = bed.Prompt(42, length);
+  std::vector<Row> rows;
+  Yardsticks yard;
+  RETURN_IF_ERROR(FromMemory(context, bed, talk, &yard, &rows));
+  RETURN_IF_ERROR(FromDisk(context, bed, talk, yard, &rows));
+  context.say("streams");
+  RETURN_IF_ERROR(Throughput(context, bed, &rows));
+  RETURN_IF_ERROR(Gaps(context, bed, length, &rows));
+  RETURN_IF_ERROR(bed.runtime().manager().CheckInvariants());
+  return rows;
+}
+
+}  // namespace terrace::bench
