@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "absl/synchronization/mutex.h"
@@ -132,9 +133,10 @@ absl::StatusOr<double> BareReadRate(const std::string& path, const Clock& clock)
   bool failed = false;
   if (left == 0) return absl::InvalidArgumentError(fmt::format("{} is too small", path));
   const uint64_t reads = left;
+  std::function<void(uint64_t)> start;
   // Declared after what its callbacks use: it waits for them.
   ASSIGN_OR_RETURN(std::unique_ptr<os::AsyncIo> io, os::AsyncIo::Create(options));
-  std::function<void(uint64_t)> start = [&](uint64_t slot) {
+  start = [&](uint64_t slot) {
     uint64_t index = 0;
     {
       absl::MutexLock lock(&mutex);

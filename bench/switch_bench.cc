@@ -94,7 +94,7 @@ absl::Status FromDisk(const Context& context, double hot_us, std::vector<Row>* r
     model_bytes = pair.a->weights().total_bytes();
   }
   // One model, KV and workspace.
-  const uint64_t budget = model_bytes + std::max(model_bytes / 8, 24 * kMiB);
+  const uint64_t budget = model_bytes + std::max(model_bytes / 8, 12 * kMiB);
   ASSIGN_OR_RETURN(Pair pair, OpenPair(context, budget));
   const int rounds = context.quick ? 3 : 8;
   std::vector<double> times, loaded, rates, bare;
