@@ -71,13 +71,15 @@ class TempFolder {
 
 class Rig {
  public:
-  // `variant` "ref" or the name of a CPU variant.
-  Rig(const std::string& variant, uint64_t budget_bytes, int threads = 2)
+  // `variant` "ref" or the name of a CPU variant. `deterministic`: a row's result does not depend
+  // on how many others are computed with it, as tests need that compare batches exactly.
+  Rig(const std::string& variant, uint64_t budget_bytes, int threads = 2,
+      bool deterministic = false)
       : team_(threads), device_(device::CreateCpuDevice()) {
     if (variant == "ref") {
       backend_ = ops::CreateRefBackend(&team_);
     } else {
-      auto backend = ops::CreateCpuBackend(variant, &team_);
+      auto backend = ops::CreateCpuBackend(variant, &team_, {.deterministic = deterministic});
       EXPECT_TRUE(backend.ok()) << backend.status();
       backend_ = *std::move(backend);
     }

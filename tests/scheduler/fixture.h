@@ -73,7 +73,7 @@ class RecordingSink final : public TokenSink {
 class SchedulerTest : public testing::Test {
  protected:
   void Start(uint64_t budget_bytes, SchedulerOptions options = {}) {
-    rig_ = std::make_unique<Rig>(ops::BestCpuVariant(), budget_bytes);
+    rig_ = std::make_unique<Rig>(ops::BestCpuVariant(), budget_bytes, 2, true);
     if (use_cache_) {
       storage::BlockStoreOptions store_options;
       store_options.folder = folder_.path();

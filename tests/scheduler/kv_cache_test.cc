@@ -20,6 +20,15 @@
 namespace terrace::scheduler {
 namespace {
 
+std::vector<std::filesystem::path> FilesOf(const std::string& folder) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".kv") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
 TEST_F(CachedSchedulerTest, AReturningPromptIsTakenFromMemoryAndAnswersAlike) {
   Start(64 * kMiB);
   Add("qwen3");
@@ -66,10 +75,7 @@ TEST_F(CachedSchedulerTest, DamagedAndForeignBlocksAreRecomputed) {
   cache_.reset();
   store_.reset();
   // Flip one byte of one file, swap the contents of the two others.
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
-    files.push_back(entry.path());
-  }
+  const std::vector<std::filesystem::path> files = FilesOf(folder_.path());
   ASSERT_GE(files.size(), 1u);
   std::string content = engine::ReadFile(files[0]);
   content[content.size() / 2] = static_cast<char>(content[content.size() / 2] ^ 1);
@@ -114,15 +120,6 @@ TEST_F(CachedSchedulerTest, IdleKvMakesRoomForWeightsAndForOtherKv) {
   }
   EXPECT_GT(cache_->State().evictions, 0u);
   EXPECT_TRUE(rig_->manager().CheckInvariants().ok());
-}
-
-std::vector<std::filesystem::path> FilesOf(const std::string& folder) {
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    files.push_back(entry.path());
-  }
-  std::sort(files.begin(), files.end());
-  return files;
 }
 
 void Damage(const std::filesystem::path& file, const std::function<void(std::string*)>& change) {

@@ -125,6 +125,30 @@ TEST_F(SchedulerTest, RefusesWhatCannotBe) {
             absl::StatusCode::kInvalidArgument);
 }
 
+// A19, A20: prompts around the context's end, and limits beyond the room that is left.
+TEST_F(SchedulerTest, TheContextsEndIsAClearErrorOrALength) {
+  Start(64 * kMiB);
+  engine::EngineModelOptions options;
+  options.max_context = 512;
+  Add("qwen3", options);
+  for (const size_t tokens : {size_t{512}, size_t{513}, size_t{5000}}) {
+    auto request = MakeRequest("long", "qwen3", std::vector<int32_t>(tokens, 7), 5);
+    request->sink = std::make_unique<RecordingSink>(std::make_shared<Heard>(), -1);
+    const absl::Status status = scheduler_->Submit(std::move(request));
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_NE(status.ToString().find(std::to_string(tokens)), std::string::npos) << status;
+    EXPECT_NE(status.ToString().find("512 tokens"), std::string::npos) << status;
+  }
+  EXPECT_EQ(Answer("511", "qwen3", std::vector<int32_t>(511, 7), 100).size(), 1u);
+  EXPECT_EQ(last_.reason, FinishReason::kLength);
+  EXPECT_EQ(Answer("500", "qwen3", std::vector<int32_t>(500, 7), 100).size(), 12u);
+  EXPECT_EQ(last_.reason, FinishReason::kLength);
+  EXPECT_EQ(Answer("all", "qwen3", {1, 2, 3}, 2'000'000'000).size(), 509u);
+  EXPECT_EQ(last_.reason, FinishReason::kLength);
+  EXPECT_EQ(scheduler_->State().models[0].running, 0);
+  EXPECT_EQ(KvBytes(), 0u);
+}
+
 // A32, A33: cancelled requests end within a step, queued ones are never started.
 TEST_F(SchedulerTest, CancelledRequestsEndAndGiveEverythingBack) {
   SchedulerOptions options;

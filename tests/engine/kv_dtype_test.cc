@@ -1,0 +1,72 @@
+// INT8 and F16 KV against float32 KV, on every backend that this machine runs.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "engine/testing.h"
+
+namespace terrace::engine {
+namespace {
+
+std::vector<float> Logits(const std::string& arch, const std::string& variant, ops::KvDType dtype,
+                          int* layers) {
+  const std::string base = std::string(TERRACE_TEST_DATA) + "/golden/arch/" + arch;
+  Rig rig(variant, 64 * kMiB);
+  EngineModelOptions options;
+  options.kv_dtype = dtype;
+  auto model = rig.Open(base + ".gguf", "m", false, options);
+  if (model == nullptr) return {};
+  *layers = model->architecture().config().layer_count();
+  auto logits = rig.engine().AllLogits(*model, ReadGolden(base).tokens);
+  EXPECT_TRUE(logits.ok()) << logits.status();
+  return logits.ok() ? *std::move(logits) : std::vector<float>();
+}
+
+// One rounding of relative size `u` enters the stream with each layer's attention; the errors of L
+// layers are independent, so their RMS grows with sqrt(L), and the worst of N about normal errors
+// is sqrt(2 ln N) of it. Keys and values both are rounded: a factor sqrt(2).
+//   - F16: u = 2^-11 / sqrt(3).
+//   - INT8 with a scale a token and head: the step is max|x| / 127 and the error uniform, so
+//     step / sqrt(12); max|x| of 64 to 256 normal values is at most 3 of their RMS: u = 0.0068.
+double Tolerance(double u, int layers, size_t values) {
+  return u * std::sqrt(2.0 * layers) * std::sqrt(2 * std::log(static_cast<double>(values)));
+}
+
+TEST(KvDType, LogitsStayWithinTheRoundingOfKeysAndValues) {
+  std::vector<std::string> variants = {"ref"};
+  for (const ops::CpuVariant& variant : ops::CpuVariants()) {
+    if (variant.supported) variants.emplace_back(variant.name);
+  }
+  for (const std::string& variant : variants) {
+    for (const char* arch : {"qwen3", "gemma3", "phi3"}) {
+      SCOPED_TRACE(std::string(arch) + " on " + variant);
+      int layers = 0;
+      const std::vector<float> exact = Logits(arch, variant, ops::KvDType::kF32, &layers);
+      ASSERT_FALSE(exact.empty());
+      double sum = 0;
+      for (float value : exact) sum += static_cast<double>(value) * value;
+      const double rms = std::sqrt(sum / static_cast<double>(exact.size()));
+      const std::pair<ops::KvDType, double> rounded[] = {{ops::KvDType::kF16, 0x1p-11 / 1.7320508},
+                                                         {ops::KvDType::kI8, 0.0068}};
+      for (const auto& [dtype, u] : rounded) {
+        const std::vector<float> logits = Logits(arch, variant, dtype, &layers);
+        ASSERT_EQ(logits.size(), exact.size());
+        double worst = 0;
+        for (size_t i = 0; i < exact.size(); ++i) {
+          worst = std::max(worst, std::abs(static_cast<double>(logits[i]) - exact[i]));
+        }
+        const double tolerance = Tolerance(u, layers, exact.size());
+        std::printf("%s on %s, %s: worst %.2g of the RMS, tolerance %.2g\n", arch, variant.c_str(),
+                    std::string(KvDTypeName(dtype)).c_str(), worst / rms, tolerance);
+        EXPECT_LE(worst / rms, tolerance);
+        EXPECT_GT(worst, 0) << "the type makes no difference";
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace terrace::engine
