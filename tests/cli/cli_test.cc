@@ -58,8 +58,20 @@ TEST(CliTest, WrongArgumentsSayWhereHelpIs) {
 TEST(CliTest, EveryCommandHasHelpAndJson) {
   Result all = RunTerrace({"--help"});
   EXPECT_EQ(all.code, 0);
-  std::vector<std::vector<std::string>> commands = {
-      {"list"}, {"show"}, {"version"}, {"config", "check"}, {"debug", "tokenize"}};
+  const std::vector<std::vector<std::string>> commands = {{"serve"},
+                                                          {"run"},
+                                                          {"pull"},
+                                                          {"list"},
+                                                          {"show"},
+                                                          {"rm"},
+                                                          {"rollback"},
+                                                          {"import"},
+                                                          {"version"},
+                                                          {"config", "check"},
+                                                          {"debug", "tokenize"},
+                                                          {"debug", "render"},
+                                                          {"debug", "logits"},
+                                                          {"debug", "variants"}};
   for (std::vector<std::string> command : commands) {
     EXPECT_THAT(all.out, HasSubstr("  " + command[0]));
     command.emplace_back("--help");
