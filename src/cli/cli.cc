@@ -102,7 +102,7 @@ int RunCli(const std::vector<std::string>& arguments, Io* io) {
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::CallForHelp&) {
-    *io->out << Named(app)->help();
+    *io->out << app.help();  // of the command that was named
     return 0;
   } catch (const CLI::ParseError& error) {
     return UsageError(app, error, *io->err);

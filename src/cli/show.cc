@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <ostream>
+#include <tuple>
 
 #include "base/status.h"
 #include "base/units.h"
@@ -84,8 +85,7 @@ absl::StatusOr<std::vector<Listed>> FindAll(const server::Config& config) {
   for (const weights::StoredModel& model : models) {
     for (const weights::StoredVersion& version : model.versions) {
       std::string name = version.current ? model.name : model.name + "@" + version.version;
-      all.push_back(
-          {name, "store", version.path, version.bytes, version.parts, version.problem});
+      all.push_back({name, "store", version.path, version.bytes, version.parts, version.problem});
     }
   }
   std::error_code error;
@@ -219,16 +219,20 @@ absl::StatusOr<Facts> ReadFacts(const std::string& path) {
     return facts;
   }
   facts.config = (*architecture)->config();
+  // In execution order: by layer, attention before FFN, between embedding and head.
+  std::map<std::tuple<int32_t, model::WeightProvider::Stage>, std::pair<std::string, uint64_t>>
+      segments;
   for (const model::TensorNeed& need : (*architecture)->tensors()) {
-    std::string segment = SegmentName(need);
     const format::TensorInfo* tensor = catalog.Find(need.name);
-    uint64_t bytes = tensor == nullptr ? 0 : tensor->bytes;
-    if (facts.segments.empty() || facts.segments.back().first != segment) {
-      facts.segments.emplace_back(segment, bytes);
-    } else {
-      facts.segments.back().second += bytes;
-    }
+    if (tensor == nullptr) continue;
+    const int32_t order = need.stage == model::WeightProvider::Stage::kEmbed  ? -1
+                          : need.stage == model::WeightProvider::Stage::kHead ? INT32_MAX
+                                                                              : need.layer;
+    auto& [name, bytes] = segments[{order, need.stage}];
+    name = SegmentName(need);
+    bytes += tensor->bytes;
   }
+  for (auto& [order, segment] : segments) facts.segments.push_back(std::move(segment));
   return facts;
 }
 
