@@ -96,6 +96,7 @@ int RunCli(const std::vector<std::string>& arguments, Io* io) {
   AddStoreCommands(root, &invocation);
   AddConfigCommand(root, &invocation);
   AddDebugCommand(root, &invocation);
+  AddVerifyCommand(root, &invocation);
   AddVersionCommand(root, &invocation);
 
   // CLI11 reports by exceptions; none leaves this function.

@@ -43,6 +43,7 @@ void AddShowCommand(Command root, Invocation* invocation);
 void AddStoreCommands(Command root, Invocation* invocation);  // rm, rollback, import
 void AddConfigCommand(Command root, Invocation* invocation);
 void AddDebugCommand(Command root, Invocation* invocation);
+void AddVerifyCommand(Command root, Invocation* invocation);
 void AddVersionCommand(Command root, Invocation* invocation);
 
 // The parts of `terrace debug`.

@@ -71,7 +71,8 @@ TEST(CliTest, EveryCommandHasHelpAndJson) {
                                                           {"debug", "tokenize"},
                                                           {"debug", "render"},
                                                           {"debug", "logits"},
-                                                          {"debug", "variants"}};
+                                                          {"debug", "variants"},
+                                                          {"verify", "ops"}};
   for (std::vector<std::string> command : commands) {
     EXPECT_THAT(all.out, HasSubstr("  " + command[0]));
     command.emplace_back("--help");

@@ -115,6 +115,19 @@ TEST_F(EngineCommandsTest, VariantsNameTheOneThatIsChosen) {
   EXPECT_EQ(chosen, 1) << out_;
 }
 
+TEST_F(EngineCommandsTest, VerifyOpsChecksOneVariant) {
+  ASSERT_EQ(Terrace({"verify", "ops", "--variant", "portable", "--no-rates", "--json"}), 0) << err_;
+  const json::value rows = json::parse(out_);
+  ASSERT_GT(rows.as_array().size(), 10u);
+  for (const json::value& row : rows.as_array()) {
+    EXPECT_EQ(row.at("variant").as_string(), "portable");
+    EXPECT_TRUE(row.at("holds").as_bool());
+    EXPECT_TRUE(row.at("rate").is_null());
+  }
+  EXPECT_EQ(Terrace({"verify", "ops", "--variant", "nonsense"}), 1);
+  EXPECT_THAT(err_, HasSubstr("nonsense"));
+}
+
 TEST_F(EngineCommandsTest, RenderWritesExactlyTheText) {
   const std::string source =
       Write("t.jinja", "{{ a }}|{{ b | tojson }}|{{ strftime_now('%Y') }}\n");
