@@ -19,7 +19,7 @@ constexpr uint32_t kUsesToWrite = 2;
 // bounds only the queue's own size.
 constexpr size_t kMaxQueuedWrites = 8192;
 // Reads in flight: what it takes to keep an NVMe disk busy with blocks of some hundred KiB.
-constexpr int kLoaders = 4;
+constexpr int kLoaders = 8;
 // Keys remembered as sent to the remote store; after that many the memory starts anew, which costs
 // a second sending at worst.
 constexpr size_t kMaxSent = size_t{1} << 18;

@@ -10,7 +10,7 @@ constexpr double kWeight = 0.25;
 // One slow step (the machine was busy with something else) counts as this much slower at most.
 constexpr double kOutlier = 2.0;
 // Fewer rows than this a step would hardly ever end a prompt.
-constexpr int32_t kLeastRows = 4;
+constexpr int32_t kLeastRows = 8;
 // Before anything is known, and after which rows may double from step to step.
 constexpr int32_t kFirstRows = 16;
 

@@ -19,7 +19,6 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "os/direct_file.h"
-#include "os/mapping.h"
 #include "storage/block_frame.h"
 
 namespace terrace::storage {
@@ -31,6 +30,11 @@ constexpr uint64_t kHeaderBytes = 4096;
 constexpr std::string_view kSuffix = ".kv";
 constexpr std::string_view kPartial = ".partial";
 constexpr double kAverageWeight = 0.2;
+
+// Memory that direct I/O takes, for a header.
+struct Page {
+  alignas(kHeaderBytes) std::byte bytes[kHeaderBytes] = {};
+};
 
 // Folds what a transfer of `bytes` in `took_us` got into a moving average.
 void Average(uint64_t bytes, int64_t took_us, double* average) {
@@ -180,11 +184,11 @@ absl::Status BlockStore::Write(const BlockKey& key, std::span<const std::byte> d
   const std::string partial =
       fmt::format("{}/{}{}", options_.folder, next_temporary_.fetch_add(1), kPartial);
   auto write = [&]() -> absl::Status {
-    ASSIGN_OR_RETURN(os::Mapping page, os::Mapping::Anonymous(kHeaderBytes));
+    Page page;
     const BlockFrame frame = MakeFrame(key, data);
-    std::memcpy(page.data(), &frame, sizeof(frame));
+    std::memcpy(page.bytes, &frame, sizeof(frame));
     ASSIGN_OR_RETURN(std::unique_ptr<os::DirectFile> file, os::DirectFile::Create(partial));
-    RETURN_IF_ERROR(file->WriteAt(0, {page.data(), kHeaderBytes}));
+    RETURN_IF_ERROR(file->WriteAt(0, page.bytes));
     RETURN_IF_ERROR(file->WriteAt(kHeaderBytes, data));
     std::error_code error;
     fs::rename(partial, PathOf(key), error);
@@ -217,11 +221,11 @@ absl::Status BlockStore::ReadChecked(const BlockKey& key, std::span<std::byte> o
     return absl::DataLossError(
         fmt::format("{} has {} bytes, not {}", file->path(), file->size(), FileBytes(out.size())));
   }
-  ASSIGN_OR_RETURN(os::Mapping page, os::Mapping::Anonymous(kHeaderBytes));
-  RETURN_IF_ERROR(file->ReadAt(0, {page.data(), kHeaderBytes}));
+  Page page;
+  RETURN_IF_ERROR(file->ReadAt(0, page.bytes));
   RETURN_IF_ERROR(file->ReadAt(kHeaderBytes, out));
   BlockFrame frame;
-  std::memcpy(&frame, page.data(), sizeof(frame));
+  std::memcpy(&frame, page.bytes, sizeof(frame));
   return CheckFrame(frame, key, out, file->path());
 }
 
