@@ -53,7 +53,13 @@ class PinnedWeights final : public model::WeightProvider {
 
   ops::Vector Vector(int32_t tensor) const override {
     const ops::Weight weight = Matrix(tensor);
-    return {reinterpret_cast<const float*>(weight.data), weight.rows};
+    return {reinterpret_cast<const float*>(weight.data),
+            model_.bindings()[static_cast<size_t>(tensor)].elements};
+  }
+
+  ops::WeightStack Stack(int32_t tensor) const override {
+    const EngineModel::Binding& binding = model_.bindings()[static_cast<size_t>(tensor)];
+    return {Matrix(tensor), binding.count, binding.stride};
   }
 
   int64_t wait_us() const { return wait_us_; }

@@ -1,6 +1,7 @@
 #include "engine/engine_model.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -89,8 +90,16 @@ absl::StatusOr<std::shared_ptr<EngineModel>> EngineModel::Create(
     binding.offset = place->offset;
     binding.weight.dtype = place->dtype;
     binding.weight.layout = place->layout;
-    binding.weight.rows = static_cast<int32_t>(place->shape[0]);
-    binding.weight.cols = place->shape.size() > 1 ? static_cast<int32_t>(place->shape.back()) : 1;
+    const std::vector<int64_t>& shape = place->shape;
+    const size_t rank = shape.size();
+    binding.weight.rows = static_cast<int32_t>(shape[rank > 1 ? rank - 2 : 0]);
+    binding.weight.cols = rank > 1 ? static_cast<int32_t>(shape[rank - 1]) : 1;
+    binding.count = rank > 2 ? static_cast<int32_t>(shape[0]) : 1;
+    binding.stride = place->bytes / static_cast<uint64_t>(std::max(1, binding.count));
+    // Matrices may hold more than fits; only vectors are asked for it.
+    const int64_t elements = int64_t{binding.weight.rows} * binding.weight.cols;
+    binding.elements =
+        static_cast<int32_t>(std::min<int64_t>(elements, std::numeric_limits<int32_t>::max()));
     out->bindings_.push_back(binding);
     std::vector<uint32_t>& segments = out->stage_segments_[StageIndex(need.stage, need.layer)];
     if (std::find(segments.begin(), segments.end(), place->segment) == segments.end()) {

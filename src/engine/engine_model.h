@@ -62,7 +62,11 @@ class EngineModel {
   struct Binding {
     uint32_t segment = 0;
     uint64_t offset = 0;
-    ops::Weight weight;  // data null: bound to an address when its segment is pinned
+    ops::Weight weight;  // data null: bound to an address when its segment is pinned; of a stack
+                         // of matrices, the first
+    int32_t count = 1;   // matrices, `stride` bytes apart
+    uint64_t stride = 0;
+    int32_t elements = 0;  // of a tensor that is read as a vector
   };
   const std::vector<Binding>& bindings() const { return bindings_; }
   // The segments that a stage of the forward pass reads.

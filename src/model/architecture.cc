@@ -17,8 +17,7 @@ absl::StatusOr<std::unique_ptr<Architecture>> Architecture::Create(const Metadat
   for (const ArchitectureEntry& entry : Architectures()) {
     if (entry.name != name) continue;
     ASSIGN_OR_RETURN(Config config, entry.parse(metadata));
-    ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder,
-                     Decoder::Create(std::move(config), catalog));
+    ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder, Decoder::Create(std::move(config), catalog));
     return decoder;
   }
   return absl::UnimplementedError(fmt::format("architecture '{}' is not known; this build runs {}",

@@ -1,6 +1,6 @@
 // A model's computation over weights that somebody else holds: which tensors it needs, in which
-// segments, and the forward pass over a batch of rows. Immutable after Create; Forward may be called
-// by one thread at a time per backend.
+// segments, and the forward pass over a batch of rows. Immutable after Create; Forward may be
+// called by one thread at a time per backend.
 #ifndef TERRACE_MODEL_ARCHITECTURE_H_
 #define TERRACE_MODEL_ARCHITECTURE_H_
 
@@ -17,6 +17,7 @@
 #include "base/metadata.h"
 #include "model/config.h"
 #include "ops/backend.h"
+#include "ops/moe.h"
 #include "ops/types.h"
 
 namespace terrace::model {
@@ -40,6 +41,8 @@ class WeightProvider {
   // `tensor` is an index into Architecture::tensors(). A vector's data is float32.
   virtual ops::Weight Matrix(int32_t tensor) const = 0;
   virtual ops::Vector Vector(int32_t tensor) const = 0;
+  // A tensor of shape [count, out, in] as its matrices.
+  virtual ops::WeightStack Stack(int32_t tensor) const = 0;
 };
 
 // A tensor that the architecture reads.
@@ -50,10 +53,10 @@ struct TensorNeed {
 };
 
 struct ForwardInput {
-  std::span<const int32_t> tokens;       // [rows]
+  std::span<const int32_t> tokens;  // [rows]
   ops::BatchRows batch;
   ops::KvGeometry kv;
-  std::span<const int32_t> logit_rows;   // rows whose logits are wanted, ascending
+  std::span<const int32_t> logit_rows;  // rows whose logits are wanted, ascending
 };
 
 class Architecture {

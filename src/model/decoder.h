@@ -1,5 +1,5 @@
-// The decoder-only transformer that a Config describes: embedding, layers of attention and FFN with a
-// residual stream, norm, head. All of this build's architectures are configurations of it.
+// The decoder-only transformer that a Config describes: embedding, layers of attention and FFN with
+// a residual stream, norm, head. All of this build's architectures are configurations of it.
 #ifndef TERRACE_MODEL_DECODER_H_
 #define TERRACE_MODEL_DECODER_H_
 
@@ -40,10 +40,24 @@ class Decoder final : public Architecture {
     int32_t attn_out = kAbsent, attn_out_bias = kAbsent, attn_post_norm = kAbsent;
     int32_t ffn_norm = kAbsent, gate = kAbsent, up = kAbsent, down = kAbsent;
     int32_t ffn_post_norm = kAbsent;
+    int32_t sinks = kAbsent;
+    // Latent attention.
+    int32_t q_a = kAbsent, q_a_norm = kAbsent, kv_a = kAbsent, kv_a_norm = kAbsent;
+    int32_t k_b = kAbsent, v_b = kAbsent;
+    // Experts: gate, up and down above are stacks then.
+    int32_t router = kAbsent, router_bias = kAbsent, selection_bias = kAbsent;
+    int32_t gate_bias = kAbsent, up_bias = kAbsent, down_bias = kAbsent;
+    int32_t shared_gate = kAbsent, shared_up = kAbsent, shared_down = kAbsent;
   };
   // The activations of a pass, cut from the workspace.
   struct Buffers {
     ops::Matrix x, normed, q, k, v, attention, gate, up, block_out, last, logits;
+    // Latent attention: the query's low-rank form, its heads before absorption, [latent | rotated]
+    // as projected, and heads of values after expansion.
+    ops::Matrix q_low, q_heads, kv_low, values;
+    // Experts: router scores, and room for the tokens of one.
+    ops::Matrix scores, shared_gate, shared_up;
+    ops::ExpertScratch experts;
   };
   class Pass;
 
@@ -51,6 +65,14 @@ class Decoder final : public Architecture {
   absl::Status Bind(const TensorCatalog& catalog);
   absl::Status BindLayer(const TensorCatalog& catalog, int32_t layer);
   absl::Status BindEnds(const TensorCatalog& catalog);
+  // Finds "blk.<layer>.<name>".
+  absl::Status NeedInLayer(const TensorCatalog& catalog, int32_t layer, const char* name,
+                           std::vector<int64_t> shape, WeightProvider::Stage stage, bool required,
+                           int32_t* index);
+  absl::Status BindAttention(const TensorCatalog& catalog, int32_t layer, LayerTensors* t);
+  absl::Status BindLatent(const TensorCatalog& catalog, int32_t layer, LayerTensors* t);
+  absl::Status BindDense(const TensorCatalog& catalog, int32_t layer, LayerTensors* t);
+  absl::Status BindExperts(const TensorCatalog& catalog, int32_t layer, LayerTensors* t);
   // Adds a need, checking the shape; kAbsent if it is not stored and not required.
   absl::StatusOr<int32_t> Need(const TensorCatalog& catalog, const std::string& name,
                                std::vector<int64_t> shape, WeightProvider::Stage stage,

@@ -1,5 +1,5 @@
-// Gemma 3 text models (Gemma team 2025): five local layers to one global, norms before and after each
-// block, GeGLU, scaled embeddings. GGUF stores norm weights with the 1 already added.
+// Gemma 3 text models (Gemma team 2025): five local layers to one global, norms before and after
+// each block, GeGLU, scaled embeddings. GGUF stores norm weights with the 1 already added.
 #include <cmath>
 #include <string>
 
@@ -28,7 +28,8 @@ absl::StatusOr<Config> ParseGemma3(const Metadata& metadata) {
   ASSIGN_OR_RETURN(double local_base, metadata.GetDouble("gemma3.rope.freq_base_swa", 10000.0));
   ASSIGN_OR_RETURN(int64_t pattern,
                    metadata.GetInt("gemma3.attention.sliding_window_pattern", 1, 1 << 20, 6));
-  if (!(local_base > 0)) return absl::InvalidArgumentError("gemma3.rope.freq_base_swa is not above 0");
+  if (!(local_base > 0))
+    return absl::InvalidArgumentError("gemma3.rope.freq_base_swa is not above 0");
   for (int32_t i = 0; i < config.layer_count(); ++i) {
     if (window == 0 || i % pattern == pattern - 1) continue;
     LayerConfig& layer = config.layers[static_cast<size_t>(i)];

@@ -6,10 +6,7 @@ namespace terrace::model {
 
 absl::StatusOr<Config> ParseLlama(const Metadata& metadata) {
   ASSIGN_OR_RETURN(Config config, ParseCommon(metadata, ops::RopeKind::kAdjacent));
-  ASSIGN_OR_RETURN(int64_t experts, metadata.GetInt("llama.expert_count", 0, 1 << 16, 0));
-  if (experts > 0) {
-    return absl::UnimplementedError("llama with experts (Mixtral) is not read by this build");
-  }
+  RETURN_IF_ERROR(ParseExperts(metadata, &config));  // Mixtral (Jiang et al. 2024)
   config.uses_rope_factors = true;
   return config;
 }

@@ -11,8 +11,7 @@ absl::StatusOr<Config> ParsePhi3(const Metadata& metadata) {
   }
   config.fused_qkv = true;
   config.fused_gate_up = true;
-  ASSIGN_OR_RETURN(int64_t window,
-                   metadata.GetInt("phi3.attention.sliding_window", 0, 1 << 30, 0));
+  ASSIGN_OR_RETURN(int64_t window, metadata.GetInt("phi3.attention.sliding_window", 0, 1 << 30, 0));
   for (LayerConfig& layer : config.layers) layer.window = static_cast<int32_t>(window);
   return config;
 }

@@ -11,8 +11,9 @@ namespace terrace::model {
 namespace {
 
 constexpr ArchitectureEntry kEntries[] = {
-    {"llama", ParseLlama},   {"qwen2", ParseQwen2}, {"qwen3", ParseQwen3},
-    {"gemma3", ParseGemma3}, {"phi3", ParsePhi3},
+    {"llama", ParseLlama},    {"qwen2", ParseQwen2},         {"qwen3", ParseQwen3},
+    {"gemma3", ParseGemma3},  {"phi3", ParsePhi3},           {"qwen3moe", ParseQwen3Moe},
+    {"gpt-oss", ParseGptOss}, {"deepseek2", ParseDeepseek2},
 };
 
 constexpr int64_t kMaxWidth = 1 << 20;
@@ -31,8 +32,8 @@ absl::Status ParseRopeScaling(const Metadata& metadata, const std::string& prefi
   }
   if (type == "none") return absl::OkStatus();
   if (type != "linear" && type != "yarn") {
-    return absl::UnimplementedError(fmt::format(
-        "rope scaling type '{}' is not known (none, linear and yarn are)", type));
+    return absl::UnimplementedError(
+        fmt::format("rope scaling type '{}' is not known (none, linear and yarn are)", type));
   }
   if (!(factor > 0) || !std::isfinite(factor)) {
     return absl::InvalidArgumentError(
@@ -76,8 +77,7 @@ absl::StatusOr<Config> ParseCommon(const Metadata& metadata, ops::RopeKind rope_
   ASSIGN_OR_RETURN(int64_t rope_dim,
                    metadata.GetInt(prefix + "rope.dimension_count", 0, 4096, key_dim));
   ASSIGN_OR_RETURN(double base, metadata.GetDouble(prefix + "rope.freq_base", 10000.0));
-  ASSIGN_OR_RETURN(double epsilon,
-                   metadata.GetDouble(prefix + "attention.layer_norm_rms_epsilon"));
+  ASSIGN_OR_RETURN(double epsilon, metadata.GetDouble(prefix + "attention.layer_norm_rms_epsilon"));
   if (heads % kv_heads != 0) {
     return absl::InvalidArgumentError(
         fmt::format("{} query heads do not divide among {} KV heads", heads, kv_heads));

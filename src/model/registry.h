@@ -25,11 +25,19 @@ absl::StatusOr<Config> ParseQwen2(const Metadata& metadata);
 absl::StatusOr<Config> ParseQwen3(const Metadata& metadata);
 absl::StatusOr<Config> ParseGemma3(const Metadata& metadata);
 absl::StatusOr<Config> ParsePhi3(const Metadata& metadata);
+absl::StatusOr<Config> ParseQwen3Moe(const Metadata& metadata);
+absl::StatusOr<Config> ParseGptOss(const Metadata& metadata);
+absl::StatusOr<Config> ParseDeepseek2(const Metadata& metadata);
 
-// The values that all of them share, read from "<architecture>.…" keys with the documented defaults;
-// every layer gets the same rope with scaling as the metadata says. A rope scaling kind that is not
-// known is refused.
+// The values that all of them share, read from "<architecture>.…" keys with the documented
+// defaults; every layer gets the same rope with scaling as the metadata says. A rope scaling kind
+// that is not known is refused.
 absl::StatusOr<Config> ParseCommon(const Metadata& metadata, ops::RopeKind rope_kind);
+
+// Reads "<architecture>.expert_…" into config->experts and gives every layer experts, if the model
+// has any. Defaults: shares are a softmax over all experts, normalised over the chosen; an expert
+// is as wide as feed_forward_length says.
+absl::Status ParseExperts(const Metadata& metadata, Config* config);
 
 }  // namespace terrace::model
 

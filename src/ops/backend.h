@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "ops/moe.h"
 #include "ops/types.h"
 
 namespace terrace::ops {
@@ -37,6 +38,8 @@ class Backend {
   // The layout in which this backend wants a matrix of `dtype` [rows, cols], the bytes it takes
   // there, and the conversion from GGUF's plain rows. Packing is lossless. `source` holds
   // rows * RowBytes(dtype, cols) bytes, `packed` PackedBytes(). Thread-safe; host memory both.
+  // A matrix is packed in groups of 16 rows that do not depend on each other and follow one another
+  // in `packed`: runs of whole groups may be packed by separate calls, at once or in any order.
   virtual Layout PreferredLayout(DType dtype, int32_t rows, int32_t cols) const = 0;
   virtual uint64_t PackedBytes(Layout layout, DType dtype, int32_t rows, int32_t cols) const = 0;
   virtual absl::Status Pack(Layout layout, DType dtype, int32_t rows, int32_t cols,
@@ -72,6 +75,17 @@ class Backend {
 
   // out = activation(gate) * up; out may be gate.
   virtual absl::Status Glu(Activation activation, Matrix gate, Matrix up, Matrix out) = 0;
+
+  // The GLU with clamped operands (ops/moe.h); out may be gate. gate and up are overwritten.
+  virtual absl::Status GluClamped(const GluClamp& clamp, Matrix gate, Matrix up, Matrix out);
+
+  // out.row(t) = the sum over the experts of token t, ascending, of share * FFN of the expert. Each
+  // used expert's weights are read once for all its tokens. out is neither x nor in `scratch`.
+  // Both this and GluClamped are composed of the other operators here; they read and write device
+  // memory from the host, so a backend whose memory the host can't reach overrides both.
+  virtual absl::Status ExpertFfn(Matrix x, const ExpertRouting& routing,
+                                 const ExpertWeights& weights, const ExpertScratch& scratch,
+                                 Matrix out);
 
   // x += y.
   virtual absl::Status Add(Matrix x, Matrix y) = 0;

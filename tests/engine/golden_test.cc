@@ -96,7 +96,8 @@ class GoldenTest : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(GoldenTest, Architectures) {
-  for (const char* name : {"llama", "llama-rope-scaled", "qwen2", "qwen3", "gemma3", "phi3"}) {
+  for (const char* name : {"llama", "llama-rope-scaled", "qwen2", "qwen3", "gemma3", "phi3",
+                           "mixtral", "qwen3moe", "gpt-oss", "deepseek2"}) {
     CheckModel(Folder() + "/arch/" + name, GetParam(), reference() ? kF16 : kBf16);
   }
 }

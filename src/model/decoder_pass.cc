@@ -1,0 +1,106 @@
+#include "model/decoder_pass.h"
+
+#include "base/status.h"
+
+namespace terrace::model {
+
+absl::Status Decoder::Pass::Embed() {
+  RETURN_IF_ERROR(be_.EmbedRows(w_.Matrix(d_.embedding_), in_.tokens, c_.embedding_scale, b_.x));
+  if (d_.rope_factors_ != kAbsent) rope_factors_ = w_.Vector(d_.rope_factors_);
+  return absl::OkStatus();
+}
+
+ops::RopeParams Decoder::Pass::RopeOf(int32_t layer) const {
+  const LayerConfig& config = c_.layers[static_cast<size_t>(layer)];
+  ops::RopeParams rope = config.rope;
+  if (config.window == 0) rope.frequency_factors = rope_factors_;
+  return rope;
+}
+
+ops::AttentionParams Decoder::Pass::AttentionParamsOf(int32_t layer) const {
+  ops::AttentionParams params;
+  params.layer = layer;
+  params.heads = c_.heads;
+  params.scale = c_.attention_scale;
+  params.window = c_.layers[static_cast<size_t>(layer)].window;
+  params.softcap = c_.attention_softcap;
+  params.sinks = Optional(d_.layers_[static_cast<size_t>(layer)].sinks);
+  return params;
+}
+
+absl::Status Decoder::Pass::Attention(int32_t layer) {
+  const LayerTensors& t = d_.layers_[static_cast<size_t>(layer)];
+  RETURN_IF_ERROR(be_.RmsNorm(b_.x, w_.Vector(t.attn_norm), c_.norm_epsilon, b_.normed));
+  RETURN_IF_ERROR(t.kv_a != kAbsent ? LatentAttention(layer) : PlainAttention(layer));
+  return AddBlock(t.attn_post_norm);
+}
+
+absl::Status Decoder::Pass::PlainAttention(int32_t layer) {
+  const LayerTensors& t = d_.layers_[static_cast<size_t>(layer)];
+  if (t.qkv != kAbsent) {
+    ops::Matrix all = b_.q;
+    all.cols = b_.q.cols + b_.k.cols + b_.v.cols;
+    ops::MatMulTarget fused{w_.Matrix(t.qkv), {}, all};
+    RETURN_IF_ERROR(be_.MatMul(b_.normed, {&fused, 1}));
+  } else {
+    const ops::MatMulTarget separate[] = {{w_.Matrix(t.q), Optional(t.q_bias), b_.q},
+                                          {w_.Matrix(t.k), Optional(t.k_bias), b_.k},
+                                          {w_.Matrix(t.v), Optional(t.v_bias), b_.v}};
+    RETURN_IF_ERROR(be_.MatMul(b_.normed, separate));
+  }
+  if (t.q_norm != kAbsent) {
+    RETURN_IF_ERROR(be_.RmsNormHeads(b_.q, c_.heads, w_.Vector(t.q_norm), c_.norm_epsilon));
+    RETURN_IF_ERROR(be_.RmsNormHeads(b_.k, c_.kv_heads, w_.Vector(t.k_norm), c_.norm_epsilon));
+  }
+  const ops::RopeParams rope = RopeOf(layer);
+  RETURN_IF_ERROR(be_.Rope(b_.q, c_.heads, c_.key_dim, in_.batch, rope));
+  RETURN_IF_ERROR(be_.Rope(b_.k, c_.kv_heads, c_.key_dim, in_.batch, rope));
+  RETURN_IF_ERROR(be_.StoreKv(b_.k, b_.v, layer, in_.kv, in_.batch));
+  RETURN_IF_ERROR(be_.Attention(b_.q, AttentionParamsOf(layer), in_.kv, in_.batch, b_.attention));
+  ops::MatMulTarget out{w_.Matrix(t.attn_out), Optional(t.attn_out_bias), b_.block_out};
+  return be_.MatMul(b_.attention, {&out, 1});
+}
+
+absl::Status Decoder::Pass::Ffn(int32_t layer) {
+  const LayerTensors& t = d_.layers_[static_cast<size_t>(layer)];
+  RETURN_IF_ERROR(be_.RmsNorm(b_.x, w_.Vector(t.ffn_norm), c_.norm_epsilon, b_.normed));
+  RETURN_IF_ERROR(t.router != kAbsent ? ExpertFfn(layer) : DenseFfn(layer));
+  return AddBlock(t.ffn_post_norm);
+}
+
+absl::Status Decoder::Pass::DenseFfn(int32_t layer) {
+  const LayerTensors& t = d_.layers_[static_cast<size_t>(layer)];
+  if (t.gate == kAbsent) {
+    ops::Matrix all = b_.gate;
+    all.cols = 2 * c_.ffn_width;
+    ops::MatMulTarget fused{w_.Matrix(t.up), {}, all};
+    RETURN_IF_ERROR(be_.MatMul(b_.normed, {&fused, 1}));
+  } else {
+    const ops::MatMulTarget separate[] = {{w_.Matrix(t.gate), {}, b_.gate},
+                                          {w_.Matrix(t.up), {}, b_.up}};
+    RETURN_IF_ERROR(be_.MatMul(b_.normed, separate));
+  }
+  RETURN_IF_ERROR(be_.Glu(c_.activation, b_.gate, b_.up, b_.gate));
+  ops::MatMulTarget down{w_.Matrix(t.down), {}, b_.block_out};
+  return be_.MatMul(b_.gate, {&down, 1});
+}
+
+absl::Status Decoder::Pass::Head() {
+  RETURN_IF_ERROR(be_.GatherRows(b_.x, in_.logit_rows, b_.last));
+  RETURN_IF_ERROR(be_.RmsNorm(b_.last, w_.Vector(d_.output_norm_), c_.norm_epsilon, b_.last));
+  ops::MatMulTarget head{w_.Matrix(d_.head_), Optional(d_.head_bias_), b_.logits};
+  RETURN_IF_ERROR(be_.MatMul(b_.last, {&head, 1}));
+  if (c_.logit_scale != 1.0f) RETURN_IF_ERROR(be_.Scale(b_.logits, c_.logit_scale));
+  if (c_.logit_softcap > 0) RETURN_IF_ERROR(be_.Softcap(b_.logits, c_.logit_softcap));
+  return absl::OkStatus();
+}
+
+absl::Status Decoder::Pass::AddBlock(int32_t post_norm) {
+  if (post_norm != kAbsent) {
+    RETURN_IF_ERROR(be_.RmsNorm(b_.block_out, w_.Vector(post_norm), c_.norm_epsilon, b_.block_out));
+  }
+  if (c_.residual_scale != 1.0f) RETURN_IF_ERROR(be_.Scale(b_.block_out, c_.residual_scale));
+  return be_.Add(b_.x, b_.block_out);
+}
+
+}  // namespace terrace::model

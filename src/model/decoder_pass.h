@@ -1,0 +1,56 @@
+// One forward pass of a Decoder: the state that its stages share. Private to the decoder's own
+// files; used by one thread.
+#ifndef TERRACE_MODEL_DECODER_PASS_H_
+#define TERRACE_MODEL_DECODER_PASS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "model/decoder.h"
+
+namespace terrace::model {
+
+class Decoder::Pass {
+ public:
+  // All of these outlive the pass.
+  Pass(const Decoder& decoder, const ForwardInput& input, ops::Backend& backend,
+       WeightProvider& weights, const Buffers& buffers)
+      : d_(decoder), c_(decoder.config_), in_(input), be_(backend), w_(weights), b_(buffers) {}
+
+  // Each is called with its stage entered.
+  absl::Status Embed();
+  absl::Status Attention(int32_t layer);
+  absl::Status Ffn(int32_t layer);
+  absl::Status Head();
+
+ private:
+  ops::Vector Optional(int32_t tensor) const {
+    return tensor == kAbsent ? ops::Vector{} : w_.Vector(tensor);
+  }
+  ops::RopeParams RopeOf(int32_t layer) const;
+  ops::AttentionParams AttentionParamsOf(int32_t layer) const;
+  // Attention into block_out, from normed.
+  absl::Status PlainAttention(int32_t layer);
+  absl::Status LatentAttention(int32_t layer);  // mla.cc
+  // q and k of latent attention from normed: one absorbed head of keys, all query heads over it.
+  absl::Status LatentQueries(int32_t layer);  // mla.cc
+  absl::Status LatentKeys(int32_t layer);     // mla.cc
+  // FFN into block_out, from normed.
+  absl::Status DenseFfn(int32_t layer);
+  absl::Status ExpertFfn(int32_t layer);  // moe_ffn.cc
+  // Adds block_out, normed if there is a norm for it, to the residual stream.
+  absl::Status AddBlock(int32_t post_norm);
+
+  const Decoder& d_;
+  const Config& c_;
+  const ForwardInput& in_;
+  ops::Backend& be_;
+  WeightProvider& w_;
+  const Buffers& b_;
+  ops::Vector rope_factors_;
+  ops::ExpertRouting routing_;  // of the layer at hand
+};
+
+}  // namespace terrace::model
+
+#endif  // TERRACE_MODEL_DECODER_PASS_H_

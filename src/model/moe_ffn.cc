@@ -1,0 +1,71 @@
+// FFNs of experts: which tensors they need, and their part of the forward pass.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "model/decoder_pass.h"
+
+namespace terrace::model {
+
+absl::Status Decoder::BindExperts(const TensorCatalog& catalog, int32_t layer, LayerTensors* t) {
+  const ExpertConfig& e = config_.experts;
+  const int64_t width = config_.width;
+  const int64_t count = e.count, ffn = e.ffn_width;
+  auto need = [&](const char* name, std::vector<int64_t> shape, bool required, int32_t* index) {
+    return NeedInLayer(catalog, layer, name, std::move(shape), WeightProvider::Stage::kFfn,
+                       required, index);
+  };
+  RETURN_IF_ERROR(need("ffn_gate_inp.weight", {count, width}, true, &t->router));
+  RETURN_IF_ERROR(need("ffn_gate_exps.weight", {count, ffn, width}, true, &t->gate));
+  RETURN_IF_ERROR(need("ffn_up_exps.weight", {count, ffn, width}, true, &t->up));
+  RETURN_IF_ERROR(need("ffn_down_exps.weight", {count, width, ffn}, true, &t->down));
+  if (e.biases) {
+    RETURN_IF_ERROR(need("ffn_gate_inp.bias", {count}, true, &t->router_bias));
+    RETURN_IF_ERROR(need("ffn_gate_exps.bias", {count, ffn}, true, &t->gate_bias));
+    RETURN_IF_ERROR(need("ffn_up_exps.bias", {count, ffn}, true, &t->up_bias));
+    RETURN_IF_ERROR(need("ffn_down_exps.bias", {count, width}, true, &t->down_bias));
+  }
+  if (e.selection_bias) {
+    RETURN_IF_ERROR(need("exp_probs_b.bias", {count}, false, &t->selection_bias));
+  }
+  if (e.shared_width > 0) {
+    const int64_t shared = e.shared_width;
+    RETURN_IF_ERROR(need("ffn_gate_shexp.weight", {shared, width}, true, &t->shared_gate));
+    RETURN_IF_ERROR(need("ffn_up_shexp.weight", {shared, width}, true, &t->shared_up));
+    RETURN_IF_ERROR(need("ffn_down_shexp.weight", {width, shared}, true, &t->shared_down));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Decoder::Pass::ExpertFfn(int32_t layer) {
+  const LayerTensors& t = d_.layers_[static_cast<size_t>(layer)];
+  const ops::MatMulTarget router{w_.Matrix(t.router), Optional(t.router_bias), b_.scores};
+  RETURN_IF_ERROR(be_.MatMul(b_.normed, {&router, 1}));
+  RETURN_IF_ERROR(be_.Synchronize());
+  RETURN_IF_ERROR(
+      ops::RouteTokens(b_.scores, Optional(t.selection_bias), c_.experts.router, &routing_));
+  ops::ExpertWeights weights;
+  weights.gate = w_.Stack(t.gate);
+  weights.up = w_.Stack(t.up);
+  weights.down = w_.Stack(t.down);
+  weights.gate_bias = Optional(t.gate_bias);
+  weights.up_bias = Optional(t.up_bias);
+  weights.down_bias = Optional(t.down_bias);
+  weights.activation = c_.activation;
+  weights.clamp = c_.glu_clamp;
+  RETURN_IF_ERROR(be_.ExpertFfn(b_.normed, routing_, weights, b_.experts, b_.block_out));
+  if (t.shared_gate == kAbsent) return absl::OkStatus();
+  const ops::MatMulTarget inner[] = {{w_.Matrix(t.shared_gate), {}, b_.shared_gate},
+                                     {w_.Matrix(t.shared_up), {}, b_.shared_up}};
+  RETURN_IF_ERROR(be_.MatMul(b_.normed, inner));
+  RETURN_IF_ERROR(be_.Glu(c_.activation, b_.shared_gate, b_.shared_up, b_.shared_gate));
+  // The experts' rooms are free again; a single row may have had more of them than it needs.
+  ops::Matrix out = b_.experts.down;
+  out.rows = b_.block_out.rows;
+  const ops::MatMulTarget down{w_.Matrix(t.shared_down), {}, out};
+  RETURN_IF_ERROR(be_.MatMul(b_.shared_gate, {&down, 1}));
+  return be_.Add(b_.block_out, out);
+}
+
+}  // namespace terrace::model
