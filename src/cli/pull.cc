@@ -118,6 +118,9 @@ absl::Status RunPull(const Invocation& invocation, const PullCommand& command) {
   if (command.source.starts_with("hf:")) {
     options.fetch.bearer_token = Environment(*invocation.io, "HF_TOKEN");
   }
+  options.fetch.environment = [&](std::string_view name) {
+    return Environment(*invocation.io, name);
+  };
   ProgressLine line(invocation.io->err, invocation.io->err_is_terminal);
   options.progress = [&](const weights::PullProgress& progress) { line.Update(progress); };
   weights::ModelStore store(StoreFolder(loaded.config));
@@ -137,8 +140,8 @@ void AddPullCommand(Command root, Invocation* invocation) {
   command.Argument(
       "source", &options->source,
       {"SOURCE",
-       "A path, a file:, http: or https: URL of a GGUF file (any part of a split set), "
-       "or hf:owner/name[:file]",
+       "A path, a file:, http:, https: or s3://bucket/key URL of a GGUF file (any part of a split "
+       "set), or hf:owner/name[:file]; s3: takes AWS_* variables",
        true});
   command.Option("--name", &options->name, {"NAME", "Name in the store; else from the source"});
   command.Option("--version", &options->version, {"VERSION", "Version; else the next number"});

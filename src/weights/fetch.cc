@@ -16,10 +16,14 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/random.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "base/units.h"
 #include "format/byte_source.h"
+#include "storage/object/object_download.h"
+#include "storage/object/s3_store.h"
 #include "weights/partial_file.h"
 
 namespace terrace::weights {
@@ -357,6 +361,42 @@ std::optional<std::string> LocalPath(const std::string& source) {
   return std::nullopt;
 }
 
+// In parallel ranges, with a note of its own kind beside the part that has come.
+absl::StatusOr<FetchResult> FetchS3(const std::string& source, const std::string& destination,
+                                    const std::string& sha256, const FetchOptions& options) {
+  auto environment = [&](std::string_view name) {
+    return options.environment ? options.environment(name) : std::string();
+  };
+  ASSIGN_OR_RETURN(storage::S3Location location, storage::ParseS3Url(source));
+  ASSIGN_OR_RETURN(storage::S3Settings settings, storage::S3SettingsFrom(environment));
+  storage::HttpOptions http;
+  http.connect_timeout_us = options.connect_timeout_s * 1000000;
+  http.low_speed_bytes_per_s = 1;
+  http.low_speed_s = options.stall_timeout_s;
+  RealClock clock;
+  ASSIGN_OR_RETURN(auto store, storage::S3Store::Create(std::move(settings), location.bucket,
+                                                        std::move(http), clock));
+  storage::DownloadOptions download;
+  download.sha256 = sha256;
+  download.attempts = options.attempts;
+  download.backoff_us = options.retry_wait_us;
+  download.max_backoff_us = kMaxWaitUs;
+  download.cancel = options.cancel;
+  download.progress = [&](const storage::DownloadProgress& progress) {
+    Report(options, progress.done_bytes, progress.total_bytes);
+  };
+  // The seed need only differ between machines that were refused at the same moment.
+  Random random(static_cast<uint64_t>(clock.WallUs()));
+  storage::RealSleeper sleeper;
+  // What another kind of source left is of no use, and its note would name the wrong bytes.
+  std::error_code error;
+  std::filesystem::remove(destination + ".partial.json", error);
+  ASSIGN_OR_RETURN(storage::DownloadResult result,
+                   storage::DownloadObject(*store, location.key, destination, download,
+                                           {clock, random, sleeper}));
+  return FetchResult{result.bytes, result.sha256, result.resumed_at_bytes};
+}
+
 absl::StatusOr<FetchResult> FetchInto(const std::string& source, PartialFile& file,
                                       const FetchOptions& options) {
   FetchResult result;
@@ -366,7 +406,7 @@ absl::StatusOr<FetchResult> FetchInto(const std::string& source, PartialFile& fi
     RETURN_IF_ERROR(CopyFile(*path, file, options));
   } else {
     return absl::InvalidArgumentError(
-        fmt::format("'{}': sources are paths, file:, http: and https: URLs", source));
+        fmt::format("'{}': sources are paths, file:, http:, https: and s3: URLs", source));
   }
   result.bytes = file.bytes();
   result.resumed_at_bytes = file.kept_bytes();
@@ -382,7 +422,10 @@ absl::StatusOr<FetchResult> Fetch(const std::string& source, const std::string& 
   if (!options.sha256.empty()) {
     ASSIGN_OR_RETURN(expected, ParseSha256(options.sha256));
   }
+  if (source.starts_with("s3:")) return FetchS3(source, destination, expected, options);
   ASSIGN_OR_RETURN(std::unique_ptr<PartialFile> file, PartialFile::Open(destination));
+  std::error_code error;
+  std::filesystem::remove(storage::DownloadNotePath(destination), error);  // of an s3: source
   auto result = FetchInto(source, *file, options);
   if (!result.ok()) {
     // Nothing came, or it cannot be taken up again: leave nothing.

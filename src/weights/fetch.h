@@ -1,8 +1,8 @@
-// Fetches one file from a path, a file: URL or an http(s): URL to a file under its final name,
-// which appears only when it is complete, checked and on disk. What has come so far is kept beside
-// it as
-// "<destination>.partial" (with "<destination>.partial.json", which says of what) and is taken up
-// again by the next attempt, if the source is still the same.
+// Fetches one file from a path, a file: URL, an http(s): URL or "s3://bucket/key" to a file under
+// its final name, which appears only when it is complete, checked and on disk. What has come so far
+// is kept beside it as "<destination>.partial" (with "<destination>.partial.json" or, of S3,
+// "<destination>.partial.ranges", which say of what) and is taken up again by the next attempt, if
+// the source is still the same.
 #ifndef TERRACE_WEIGHTS_FETCH_H_
 #define TERRACE_WEIGHTS_FETCH_H_
 
@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 
@@ -29,6 +30,9 @@ struct FetchOptions {
   int64_t retry_wait_us = 1000000;  // before the second attempt, doubled each time to at most 30 s
   int64_t stall_timeout_s = 60;     // without a byte: the attempt has failed
   int64_t connect_timeout_s = 20;
+  // The AWS_* variables of s3: sources (storage/object/s3_store.h), "" for one that is not set.
+  // Without it requests are not signed and go to AWS.
+  std::function<std::string(std::string_view)> environment;
 };
 
 struct FetchResult {
