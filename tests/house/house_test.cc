@@ -461,5 +461,20 @@ TEST_F(House, ReadmeHasExactlyTheTwoSetUpCommands) {
   EXPECT_EQ(commands, (std::vector<std::string>{"./dev demo", "./dev test"}));
 }
 
+TEST_F(House, ReadmeNamesEveryArchitecture) {
+  const SourceFile* readme = Find("README.md");
+  const SourceFile* registry = Find("src/model/registry.cc");
+  ASSERT_TRUE(readme != nullptr && registry != nullptr);
+  const std::regex entry(R"re(\{"([a-z0-9-]+)", Parse)re");
+  size_t named = 0;
+  for (std::sregex_iterator it(registry->text.begin(), registry->text.end(), entry), end; it != end;
+       ++it) {
+    ++named;
+    EXPECT_NE(readme->text.find("`" + (*it)[1].str() + "`"), std::string::npos)
+        << "README.md does not name the architecture " << (*it)[1];
+  }
+  EXPECT_GT(named, 0u);
+}
+
 }  // namespace
 }  // namespace terrace::house
