@@ -1,5 +1,5 @@
-// Every golden model against logits from an independent engine, on the reference backend and on each
-// CPU variant that this machine runs.
+// Every golden model against logits from an independent engine, on the reference backend and on
+// each CPU variant that this machine runs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,9 +36,9 @@ double Rms(std::span<const float> values) {
 // is sqrt(2 ln N) of its RMS.
 //   - KV in F16: u = 2^-11 / sqrt(3) (rounding, uniform), in every attention block;
 //   - float32 sums in another order: 2^-24 sqrt(width), far below that;
-//   - activations in int8 per 32-block (CPU variants on quantised weights): the step is max|x| / 127
-//     and the error uniform, so step / sqrt(12); max|x| of 32 normal values is about 2.1 of their
-//     RMS (3.0 of 256), which gives u = 2.1 / 127 / sqrt(12) = 0.0048 and 0.0068.
+//   - activations in int8 per 32-block (CPU variants on quantised weights): the step is
+//     max|x| / 127 and the error uniform, so step / sqrt(12); max|x| of 32 normal values is about
+//     2.1 of their RMS (3.0 of 256), which gives u = 2.1 / 127 / sqrt(12) = 0.0048 and 0.0068.
 double Tolerance(int layers, double u, size_t values) {
   return u * std::sqrt(2.0 * layers + 1) * std::sqrt(2 * std::log(static_cast<double>(values)));
 }
@@ -69,8 +69,8 @@ void CheckModel(const std::string& base, const std::string& variant, double u) {
               tolerance / scale);
   EXPECT_LE(worst, tolerance) << "RMS of the logits is " << scale;
 
-  // Greedy tokens, where the margin is above what both logits may be off. The engine's own choice is
-  // overruled by the golden one so that each step is judged alone.
+  // Greedy tokens, where the margin is above what both logits may be off. The engine's own choice
+  // is overruled by the golden one so that each step is judged alone.
   std::vector<int32_t> tokens = golden.tokens;
   kv::Sequence kv(&rig.manager(), nullptr, {}, {"m", "", tier::Kind::kKv},
                   model->kv_geometry().block_bytes());
