@@ -1,5 +1,5 @@
-// A generation request as the scheduler and the engine see it: token ids and parameters, no text and
-// no protocol. Plain structs, checked at the door (server/) before they get here.
+// A generation request as the scheduler and the engine see it: token ids and parameters, no text
+// and no protocol. Plain structs, checked at the door (server/) before they get here.
 #ifndef TERRACE_REQUEST_REQUEST_H_
 #define TERRACE_REQUEST_REQUEST_H_
 
@@ -19,15 +19,15 @@ namespace terrace {
 enum class SlaClass : uint8_t { kRealtime, kStandard, kBatch };
 
 struct SamplingParams {
-  float temperature = 1.0f;        // 0: greedy
-  int32_t top_k = 0;               // 0: off
+  float temperature = 1.0f;  // 0: greedy
+  int32_t top_k = 0;         // 0: off
   float top_p = 1.0f;
   float min_p = 0.0f;
   float typical_p = 1.0f;
-  float repetition_penalty = 1.0f; // over prompt and output (Keskar et al. 2019)
-  float presence_penalty = 0.0f;   // over output, as OpenAI defines them
+  float repetition_penalty = 1.0f;  // over prompt and output (Keskar et al. 2019)
+  float presence_penalty = 0.0f;    // over output, as OpenAI defines them
   float frequency_penalty = 0.0f;
-  std::optional<uint64_t> seed;    // absent: the scheduler draws one
+  std::optional<uint64_t> seed;  // absent: the scheduler draws one
   std::vector<std::pair<int32_t, float>> logit_bias;
   // Alternatives reported with each token (0: only the token's own logprob); absent: none computed.
   std::optional<int32_t> top_logprobs;
@@ -40,13 +40,13 @@ struct TokenLogprob {
 
 struct TokenEvent {
   int32_t token = 0;
-  float logprob = 0.0f;                // of `token`, before temperature, if asked for
-  std::vector<TokenLogprob> top;       // best first
+  float logprob = 0.0f;           // of `token`, before temperature, if asked for
+  std::vector<TokenLogprob> top;  // best first
 };
 
 enum class FinishReason : uint8_t {
-  kStop,       // an end token, or the sink said stop
-  kLength,     // max_tokens or the context's end
+  kStop,    // an end token, or the sink said stop
+  kLength,  // max_tokens or the context's end
   kCancelled,
   kError,
 };
@@ -60,7 +60,7 @@ struct Timings {
 
 struct FinishInfo {
   FinishReason reason = FinishReason::kStop;
-  absl::Status status;     // why, for kError
+  absl::Status status;  // why, for kError
   int32_t prompt_tokens = 0;
   int32_t cached_tokens = 0;      // of the prompt, taken from the KV cache on any tier
   int32_t restored_tokens = 0;    // of those, brought back from below device memory
@@ -82,7 +82,8 @@ class TokenSink {
   virtual void OnFinish(const FinishInfo& info) = 0;
 };
 
-// Restricts which tokens may follow (grammar, schema, tool calls). Called on the scheduler's thread.
+// Restricts which tokens may follow (grammar, schema, tool calls). Called on the scheduler's
+// thread.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
@@ -92,14 +93,14 @@ class TokenConstraint {
 };
 
 struct Request {
-  std::string id;                  // "chatcmpl-..." : unique, for logs and traces
-  std::string model;               // registered name
+  std::string id;     // "chatcmpl-..." : unique, for logs and traces
+  std::string model;  // registered name
   std::string tenant;
   SlaClass sla = SlaClass::kStandard;
-  std::vector<int32_t> prompt;     // at least one token
+  std::vector<int32_t> prompt;  // at least one token
   SamplingParams sampling;
-  int32_t max_tokens = 0;          // > 0; the context's end may come earlier
-  std::vector<int32_t> end_tokens; // generation ends with kStop at any of them
+  int32_t max_tokens = 0;           // > 0; the context's end may come earlier
+  std::vector<int32_t> end_tokens;  // generation ends with kStop at any of them
   std::unique_ptr<TokenConstraint> constraint;
   std::unique_ptr<TokenSink> sink;
 };
