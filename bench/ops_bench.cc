@@ -3,6 +3,7 @@
 //   decode  one row: bytes of packed weights a second against sequential reads
 //   batch 8 time of eight rows against eight times one row
 //   prefill 512 rows: operations a second against int8 dot products (float formats: 16-bit ones)
+//   pack    plain rows to the packed layout on one thread: bytes of rows a second
 // Weights are larger than the caches, or as many copies are walked through. Every number is the
 // best of several runs that alternate with the yardstick's.
 #include <algorithm>
@@ -90,6 +91,7 @@ struct Result {
   double gemv = 0;   // seconds for one copy
   double batch8 = 0;
   double prefill = 0;
+  double pack = 0;  // bytes of plain rows a second
   double read = 0;  // bytes a second, measured between
 };
 
@@ -111,8 +113,13 @@ class Bench {
     const size_t stride = (bytes + 4095) / 4096 * 4096;
     const size_t copies = std::max<size_t>(1, (size_t{160} << 20) / stride);
     LargeBuffer packed(stride * copies);
-    if (!backend_->Pack(Layout::kRows16, dtype, rows, cols, plain, {packed.data(), bytes}).ok()) {
-      std::abort();
+    Result r;
+    for (int i = 0; i < options_.repeats; ++i) {
+      const double start = Seconds();
+      if (!backend_->Pack(Layout::kRows16, dtype, rows, cols, plain, {packed.data(), bytes}).ok()) {
+        std::abort();
+      }
+      r.pack = std::max(r.pack, static_cast<double>(plain.size()) / (Seconds() - start));
     }
     for (size_t i = 1; i < copies; ++i) {
       std::memcpy(packed.data() + i * stride, packed.data(), bytes);
@@ -131,7 +138,6 @@ class Bench {
       }
       return (Seconds() - start) / static_cast<double>(count);
     };
-    Result r;
     r.bytes = static_cast<double>(bytes);
     r.gemv = r.batch8 = r.prefill = 1e9;
     for (int i = 0; i < options_.repeats; ++i) {
@@ -180,8 +186,8 @@ int Main(const Options& options) {
         "%s, %d threads: reads %.1f GB/s, int8 %.0f GOP/s, 16-bit %.0f GOP/s, float32 %.0f\n",
         std::string((*backend)->name()).c_str(), team.size(), limits->read_bytes_per_s / 1e9,
         limits->int8_ops_per_s / 1e9, limits->word_ops_per_s / 1e9, limits->float_ops_per_s / 1e9);
-    std::printf("%-8s %-12s %7s | %7s %6s | %7s %6s | %8s %6s\n", "format", "shape", "MB", "GB/s",
-                "share", "batch8", "x", "GOP/s", "share");
+    std::printf("%-8s %-12s %7s | %7s %6s | %7s %6s | %8s %6s | %9s\n", "format", "shape", "MB",
+                "GB/s", "share", "batch8", "x", "GOP/s", "share", "pack GB/s");
   }
   const std::vector<DType> types = {DType::kQ4_0,   DType::kQ8_0,   DType::kF16,   DType::kQ4_K,
                                     DType::kQ6_K,   DType::kBF16,   DType::kQ4_1,  DType::kQ5_0,
@@ -212,9 +218,10 @@ int Main(const Options& options) {
         PrintLaw(&first, "batch 8 " + name + " " + shape, 8 * r.gemv / r.batch8, "x", 1, 4);
         PrintLaw(&first, "prefill " + name + " " + shape, ops / 1e9, "GOP/s", peak / 1e9, 0.6);
       } else {
-        std::printf("%-8s %6dx%-5d %7.1f | %7.1f %5.0f%% | %6.0fus %5.1fx | %8.0f %5.0f%%\n",
-                    name.c_str(), rows, cols, r.bytes / 1e6, gbs / 1e9, 100 * gbs / r.read,
-                    r.batch8 * 1e6, 8 * r.gemv / r.batch8, ops / 1e9, 100 * ops / peak);
+        std::printf(
+            "%-8s %6dx%-5d %7.1f | %7.1f %5.0f%% | %6.0fus %5.1fx | %8.0f %5.0f%% | %9.2f\n",
+            name.c_str(), rows, cols, r.bytes / 1e6, gbs / 1e9, 100 * gbs / r.read, r.batch8 * 1e6,
+            8 * r.gemv / r.batch8, ops / 1e9, 100 * ops / peak, r.pack / 1e9);
         std::fflush(stdout);
       }
     }

@@ -130,8 +130,24 @@ TEST_P(MatMulTest, PackingIsLosslessAndRowsCanBeGathered) {
   const std::vector<std::byte> plain = RandomWeight(dtype, kRows, cols, random);
   ThreadTeam team(2);
   const auto backend = MustCreate(variant, &team);
-  std::vector<std::byte> packed(backend->PackedBytes(Layout::kRows16, dtype, kRows, cols));
-  ASSERT_TRUE(backend->Pack(Layout::kRows16, dtype, kRows, cols, plain, packed).ok());
+  // Importers pack by runs of whole groups, into memory that has been used before.
+  std::vector<std::byte> packed(backend->PackedBytes(Layout::kRows16, dtype, kRows, cols),
+                                std::byte{0xa5});
+  const uint64_t first = backend->PackedBytes(Layout::kRows16, dtype, 16, cols);
+  const uint64_t row_bytes = RowBytes(dtype, static_cast<uint64_t>(cols));
+  const std::span<const std::byte> source(plain);
+  const std::span<std::byte> target(packed);
+  ASSERT_TRUE(backend
+                  ->Pack(Layout::kRows16, dtype, 16, cols, source.first(16 * row_bytes),
+                         target.first(first))
+                  .ok());
+  ASSERT_TRUE(backend
+                  ->Pack(Layout::kRows16, dtype, kRows - 16, cols, source.subspan(16 * row_bytes),
+                         target.subspan(first))
+                  .ok());
+  std::vector<std::byte> whole(packed.size());
+  ASSERT_TRUE(backend->Pack(Layout::kRows16, dtype, kRows, cols, plain, whole).ok());
+  ASSERT_EQ(packed, whole);
   const std::vector<int32_t> ids = {0, 36, 16, 15, 7, 7};
   for (const Layout layout : {Layout::kRows16, Layout::kPlain}) {
     std::vector<float> out(ids.size() * static_cast<size_t>(cols));

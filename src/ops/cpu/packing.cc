@@ -49,17 +49,65 @@ Place HighPlace(int bits, int unit) {
   return {base, unit};
 }
 
-void PutCodes(int bits, const uint8_t* code, int row, uint8_t* planes) {
-  const int low_bits = LowBits(bits);
-  for (int c = 0; c < kGroup; ++c) {
-    const int unit = c / 4;
-    const int at = row * 4 + c % 4;
-    const Place low = LowPlace(bits, unit);
-    planes[low.offset + at] |= static_cast<uint8_t>((code[c] & ((1 << low_bits) - 1)) << low.shift);
-    if (bits > low_bits) {
-      const Place high = HighPlace(bits, unit);
-      planes[high.offset + at] |= static_cast<uint8_t>((code[c] >> low_bits) << high.shift);
+// Four codes of a row at once: the bytes of a word stay where they are, so this is the same on
+// machines of either byte order.
+uint32_t LoadWord(const void* p) {
+  uint32_t v;
+  std::memcpy(&v, p, sizeof(v));
+  return v;
+}
+void StoreWord(uint8_t* p, uint32_t v) { std::memcpy(p, &v, sizeof(v)); }
+// The same mask for the four bytes of a word.
+constexpr uint32_t Each(uint32_t byte) { return byte * 0x01010101u; }
+
+// Writes a row's bytes of all planes, from its eight units of four codes (see LowPlace, HighPlace).
+template <int kBits>
+void PutUnits(const uint32_t* unit, int row, uint8_t* planes) {
+  uint8_t* to = planes + row * 4;
+  if constexpr (kBits == 8) {
+    for (int g = 0; g < 8; ++g) StoreWord(to + g * 64, unit[g]);
+  } else if constexpr (kBits >= 4) {
+    for (int j = 0; j < 4; ++j) {
+      StoreWord(to + j * 64, (unit[j] & Each(15)) | (unit[j + 4] & Each(15)) << 4);
     }
+  } else {
+    for (int j = 0; j < 2; ++j) {
+      uint32_t low = 0;
+      for (int s = 0; s < 4; ++s) low |= (unit[j + 2 * s] & Each(3)) << (2 * s);
+      StoreWord(to + j * 64, low);
+    }
+  }
+  if constexpr (kBits == 3 || kBits == 5) {
+    constexpr int kLow = kBits - 1;
+    uint32_t high = 0;
+    for (int g = 0; g < 8; ++g) high |= (unit[g] >> kLow & Each(1)) << g;
+    StoreWord(to + kLow * 64, high);
+  }
+  if constexpr (kBits == 6) {
+    for (int j = 0; j < 2; ++j) {
+      uint32_t high = 0;
+      for (int s = 0; s < 4; ++s) high |= (unit[j + 2 * s] >> 4 & Each(3)) << (2 * s);
+      StoreWord(to + 256 + j * 64, high);
+    }
+  }
+}
+
+void PutCodes(int bits, const uint8_t* code, int row, uint8_t* planes) {
+  uint32_t unit[8];
+  std::memcpy(unit, code, sizeof(unit));
+  switch (bits) {
+    case 2:
+      return PutUnits<2>(unit, row, planes);
+    case 3:
+      return PutUnits<3>(unit, row, planes);
+    case 4:
+      return PutUnits<4>(unit, row, planes);
+    case 5:
+      return PutUnits<5>(unit, row, planes);
+    case 6:
+      return PutUnits<6>(unit, row, planes);
+    default:
+      return PutUnits<8>(unit, row, planes);
   }
 }
 
@@ -99,6 +147,79 @@ void PackBlockRow(DType dtype, const BlockScheme& scheme, const std::byte* sourc
     std::memcpy(packed + 2 * row, &codes.d_bits, 2);
   }
   if (layout.dmin_bytes > 0) std::memcpy(packed + layout.d_bytes + 2 * row, &codes.dmin_bits, 2);
+}
+
+// Blocks of one group whose 4-bit codes lie in the file as they do in the planes (column c beside
+// c + 16): the header is kHalves F16 fields or one byte, then the codes.
+template <int kHeaderBytes>
+void PackNibbleBlock(const std::byte* source, uint64_t row_bytes, int32_t rows, uint8_t* packed) {
+  constexpr int kCodes = kHeaderBytes == 1 ? 16 : kHeaderBytes * kRows;
+  for (int r = 0; r < rows; ++r, source += row_bytes) {
+    for (int h = 0; h < kHeaderBytes / 2; ++h) {
+      std::memcpy(packed + h * 2 * kRows + 2 * r, source + 2 * h, 2);
+    }
+    if constexpr (kHeaderBytes == 1) std::memcpy(packed + r, source, 1);
+    for (int j = 0; j < 4; ++j) {
+      StoreWord(packed + kCodes + j * 64 + r * 4, LoadWord(source + kHeaderBytes + 4 * j));
+    }
+  }
+}
+
+void PackQ8Block(const std::byte* source, uint64_t row_bytes, int32_t rows, uint8_t* packed) {
+  for (int r = 0; r < rows; ++r, source += row_bytes) {
+    std::memcpy(packed + 2 * r, source, 2);
+    for (int g = 0; g < 8; ++g) {
+      StoreWord(packed + 2 * kRows + g * 64 + r * 4, LoadWord(source + 2 + 4 * g) ^ Each(0x80));
+    }
+  }
+}
+
+// One block of the format of up to 16 rows that lie `row_bytes` apart.
+void PackBlock(DType dtype, const BlockScheme& scheme, const std::byte* source, uint64_t row_bytes,
+               int32_t rows, uint8_t* packed) {
+  switch (dtype) {
+    case DType::kQ4_0:
+    case DType::kIQ4_NL:
+      return PackNibbleBlock<2>(source, row_bytes, rows, packed);
+    case DType::kQ4_1:
+      return PackNibbleBlock<4>(source, row_bytes, rows, packed);
+    case DType::kMXFP4:
+      return PackNibbleBlock<1>(source, row_bytes, rows, packed);
+    case DType::kQ8_0:
+      return PackQ8Block(source, row_bytes, rows, packed);
+    default:
+      for (int32_t r = 0; r < rows; ++r, source += row_bytes) {
+        PackBlockRow(dtype, scheme, source, r, packed);
+      }
+  }
+}
+
+// Elements of `kBytes` of 16 rows, row by row to column by column: [count][16 rows].
+template <int kBytes>
+void TransposeElements(const std::byte* source, uint64_t row_bytes, uint64_t count, int32_t rows,
+                       std::byte* packed) {
+  // By lines of the source: rows that lie a power of two apart would push one another out of the
+  // first-level cache before their next element is read.
+  constexpr uint64_t kColumns = 64 / kBytes;
+  for (uint64_t c = 0; c < count; c += kColumns) {
+    const uint64_t n = std::min(kColumns, count - c);
+    alignas(64) std::byte lines[kRows][64] = {};
+    for (int r = 0; r < rows; ++r) {
+      const std::byte* from = source + static_cast<uint64_t>(r) * row_bytes + c * kBytes;
+      if (n == kColumns) {
+        std::memcpy(lines[r], from, 64);
+      } else {
+        std::memcpy(lines[r], from, n * kBytes);
+      }
+    }
+    std::byte* to = packed + c * kRows * kBytes;
+    for (uint64_t i = 0; i < n; ++i) {
+      for (int r = 0; r < kRows; ++r) {
+        std::memcpy(to + (i * kRows + static_cast<uint64_t>(r)) * kBytes, lines[r] + i * kBytes,
+                    kBytes);
+      }
+    }
+  }
 }
 
 void UnpackBlockRow(DType dtype, const BlockScheme& scheme, const uint8_t* packed, int row,
@@ -160,31 +281,34 @@ void PackGroup(DType dtype, int32_t cols, int32_t rows, const std::byte* source,
   const DTypeInfo& info = Info(dtype);
   const uint64_t row_bytes = RowBytes(dtype, static_cast<uint64_t>(cols));
   if (const BlockScheme* scheme = SchemeOf(dtype)) {
-    std::memset(packed, 0, PackedGroupBytes(dtype, cols));
+    if (rows < kRows) std::memset(packed, 0, PackedGroupBytes(dtype, cols));
     const uint64_t block_bytes = PackedBlockBytes(dtype, *scheme);
     const int32_t blocks = cols / static_cast<int32_t>(info.block_elements);
     for (int32_t b = 0; b < blocks; ++b) {
-      uint8_t* to = reinterpret_cast<uint8_t*>(packed) + static_cast<uint64_t>(b) * block_bytes;
-      for (int32_t r = 0; r < rows; ++r) {
-        PackBlockRow(dtype, *scheme,
-                     source + static_cast<uint64_t>(r) * row_bytes +
-                         static_cast<uint64_t>(b) * info.block_bytes,
-                     r, to);
+      PackBlock(dtype, *scheme, source + static_cast<uint64_t>(b) * info.block_bytes, row_bytes,
+                rows, reinterpret_cast<uint8_t*>(packed) + static_cast<uint64_t>(b) * block_bytes);
+    }
+    return;
+  }
+  const uint64_t n = static_cast<uint64_t>(cols);
+  if (dtype == DType::kBF16) {  // pairs of columns, the last filled up with zeros
+    TransposeElements<4>(source, row_bytes, n / 2, rows, packed);
+    if (n % 2 != 0) {
+      std::byte* last = packed + n / 2 * kRows * 4;
+      std::memset(last, 0, kRows * 4);
+      for (uint64_t r = 0; r < static_cast<uint64_t>(rows); ++r) {
+        std::memcpy(last + r * 4, source + r * row_bytes + (n - 1) * 2, 2);
       }
     }
     return;
   }
-  const uint32_t bytes = info.block_bytes;
-  const int pair = dtype == DType::kBF16 ? 2 : 1;
-  if (rows < kRows || cols % pair != 0) std::memset(packed, 0, PackedGroupBytes(dtype, cols));
-  for (int32_t c = 0; c < cols; ++c) {
-    std::byte* to = packed + static_cast<uint64_t>(c / pair) * kRows * bytes * pair +
-                    static_cast<uint64_t>(c % pair) * bytes;
-    const std::byte* from = source + static_cast<uint64_t>(c) * bytes;
-    for (int32_t r = 0; r < rows; ++r) {
-      std::memcpy(to + static_cast<uint64_t>(r) * bytes * pair,
-                  from + static_cast<uint64_t>(r) * row_bytes, bytes);
-    }
+  switch (info.block_bytes) {
+    case 1:
+      return TransposeElements<1>(source, row_bytes, n, rows, packed);
+    case 2:
+      return TransposeElements<2>(source, row_bytes, n, rows, packed);
+    default:
+      return TransposeElements<4>(source, row_bytes, n, rows, packed);
   }
 }
 
