@@ -61,7 +61,7 @@ TEST(RouteTokens, SoftmaxOfTheChosen) {
 TEST(RouteTokens, BiasChoosesButDoesNotWeigh) {
   Floats scores(1, 3);
   scores.data = {2, 1, 0};
-  const float bias[] = {-10, 0, 0};
+  const float bias[] = {-10, 0.5f, 0};
   RouterParams params;
   params.gate = RouterParams::Gate::kSigmoid;
   params.used = 1;
