@@ -177,14 +177,16 @@ TEST_F(DownloadTest, ResetInMidBodyRepeatsThatRange) {
   ExpectRepeated(5 * kRange, 2);
 }
 
-TEST_F(DownloadTest, BodiesCutOrShortRepeatThatRange) {
+TEST_F(DownloadTest, BodiesOfAnotherLengthRepeatThatRange) {
   server_.Add({Fault::kCut, 2, 2 * kRange});
   ExpectWhole(Get());
   ExpectRepeated(2 * kRange, 3);
-  server_.Add({Fault::kShort, 1, 4 * kRange});
-  auto result = Get();
-  ExpectWhole(result);
-  EXPECT_EQ(result->retries, 1);
+  for (Fault::Kind kind : {Fault::kShort, Fault::kLess, Fault::kMore}) {
+    server_.Add({kind, 1, 4 * kRange});
+    auto result = Get();
+    ExpectWhole(result);
+    EXPECT_EQ(result->retries, 1) << kind;
+  }
 }
 
 TEST_F(DownloadTest, AStalledRangeIsGivenUpAndRepeated) {

@@ -40,6 +40,8 @@ struct Fault {
     kStall,   // headers, then nothing until the client goes
     kCut,     // half of the body, then the end of the connection
     kShort,   // an answer for half of the range, whole in itself
+    kLess,    // half of the body, and a length that agrees, under the headers of the whole range
+    kMore,    // a body and length that go on after the range
     kWrong,   // one byte of the body changed
     kSilent,  // no answer at all until the client goes
   };
@@ -253,7 +255,10 @@ class FakeObjectServer {
     headers +=
         fmt::format("Content-Range: bytes {}-{}/{}\r\n", request.first, last, object.body.size());
     if (fault && fault->kind == Fault::kWrong) body[body.size() / 2] ^= 1;
-    if (!fault || fault->kind == Fault::kWrong || fault->kind == Fault::kShort) {
+    if (fault && fault->kind == Fault::kLess) body.resize(body.size() / 2);
+    if (fault && fault->kind == Fault::kMore) body += "more";
+    if (!fault || fault->kind == Fault::kLess || fault->kind == Fault::kMore ||
+        fault->kind == Fault::kWrong || fault->kind == Fault::kShort) {
       return Reply(fd, 206, headers, body);
     }
     Send(fd, fmt::format("HTTP/1.1 206 X\r\nContent-Length: {}\r\n{}\r\n", body.size(), headers));
