@@ -72,8 +72,12 @@ def main():
     for case in cases(pytest) if pytest.exists() else []:
         add(outcome(case), f"{case.get('classname')}.{case.get('name')}", case)
 
+    by_reason = {}
     for name, reason in skips:
-        print(f"skipped: {name}{': ' + reason if reason else ''}")
+        by_reason.setdefault(reason or "no reason given", []).append(name)
+    for reason, names in by_reason.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        print(f"skipped: {reason} ({names[0]}{more})")
     for name in failures:
         print(f"FAILED: {name}")
     ran = count["passed"] + count["failed"]
