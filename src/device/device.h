@@ -116,6 +116,8 @@ class Device {
     for (const MemoryRange& range : freed) Free(range.data, range.bytes);
     return Allocate(bytes);
   }
+  // Gives back what an Exchange kept for the next one.
+  virtual void Trim() {}
   virtual MemoryInfo GetMemoryInfo() const = 0;
 
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream() = 0;

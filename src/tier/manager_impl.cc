@@ -389,6 +389,7 @@ void TierManagerImpl::EvictModel(ModelId id) {
       if (segment.host.complete && segment.host.users == 0) DropHostLocked(model, segment);
     }
   }
+  device_->Trim();  // an unloaded model's memory really leaves the process
   Pump();
 }
 
