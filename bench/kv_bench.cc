@@ -173,7 +173,7 @@ struct Yardsticks {
   double recompute_ms = 0;
   double decode_ms = 0;      // a step of one token behind the whole conversation
   double attention_ms = 0;   // of that, for looking back over the conversation
-  double new_tokens_ms = 0;  // computing the new tokens, which look back over it too
+  double new_tokens_ms = 0;  // computing as many new tokens alone
 
   double Hot() const { return decode_ms + new_tokens_ms; }
 };
@@ -220,9 +220,9 @@ absl::Status FromMemory(const Context& context, KvBed& bed, const std::vector<in
       return absl::InternalError("the conversation was not found in memory");
     }
   }
-  // A prompt of that length alone, and its rows' attention over the conversation, as decoding shows
-  // it.
-  yard->new_tokens_ms = Median(alone) + kNewTokens * yard->attention_ms;
+  // Alone: their look back over the conversation is not granted. What decoding shows it to cost a
+  // row is printed only, because rows that look back together share its reading.
+  yard->new_tokens_ms = Median(alone);
   context.say(
       fmt::format("a decode step {:.1f} ms, of which looking back {:.1f} ms; {} new tokens "
                   "alone {:.1f} ms",
