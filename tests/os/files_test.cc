@@ -59,7 +59,9 @@ TEST_F(FilesTest, WhatIsWrittenIsRead) {
 }
 
 TEST_F(FilesTest, ShortReadIsDataLossThatNamesTheOffset) {
-  { ASSERT_TRUE(DirectFile::Create(Path("a")).value()->WriteAt(0, Memory(8192, 1).span()).ok()); }
+  {
+    ASSERT_TRUE(DirectFile::Create(Path("a")).value()->WriteAt(0, Memory(8192, 1).span()).ok());
+  }
   auto file = DirectFile::OpenForRead(Path("a")).value();
   Mapping back = Mapping::Anonymous(8192).value();
   absl::Status status = file->ReadAt(4096, back.span());
@@ -138,8 +140,7 @@ TEST_P(AsyncIoTest, ReadsAndWritesManyAtOnce) {
   };
   auto wait = [&] {
     absl::MutexLock lock(&mutex);
-    mutex.Await(absl::Condition(
-        +[](int* l) { return *l == 0; }, &left));
+    mutex.Await(absl::Condition(+[](int* l) { return *l == 0; }, &left));
     left = kBlocks;
   };
   for (int i = 0; i < kBlocks; ++i) {

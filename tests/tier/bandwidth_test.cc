@@ -42,8 +42,7 @@ double BareSeconds(const os::DirectFile& file, std::span<std::byte> out) {
     });
   }
   absl::MutexLock lock(&mutex);
-  mutex.Await(absl::Condition(
-      +[](uint64_t* l) { return *l == 0; }, &left));
+  mutex.Await(absl::Condition(+[](uint64_t* l) { return *l == 0; }, &left));
   return static_cast<double>(clock.NowUs() - start) * 1e-6;
 }
 

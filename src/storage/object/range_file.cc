@@ -23,8 +23,7 @@ constexpr uint64_t kMaxRanges = 2 * kMiB;  // 16 TiB in ranges of 8 MiB
 
 // A server's header as one line of the note.
 std::string OneLine(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](unsigned char c) { return c < ' '; }, ' ');
+  std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < ' '; }, ' ');
   return text;
 }
 

@@ -191,9 +191,9 @@ absl::StatusOr<std::vector<ObjectEntry>> S3Store::List(const std::string& prefix
       page.append(reinterpret_cast<const char*>(data.data()), data.size());
       return absl::OkStatus();
     };
-    ASSIGN_OR_RETURN(HttpReply reply, client_.Do(
-                                          request, control,
-                                          [](const HttpReply&) { return absl::OkStatus(); }, sink));
+    ASSIGN_OR_RETURN(
+        HttpReply reply,
+        client_.Do(request, control, [](const HttpReply&) { return absl::OkStatus(); }, sink));
     if (reply.code / 100 != 2) return StatusOfReply(reply, name);
     std::string_view rest = page;
     for (size_t at; (at = rest.find("<Contents>")) != std::string_view::npos;) {
