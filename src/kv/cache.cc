@@ -85,6 +85,7 @@ void Cache::WriteUsed(const BlockKey& key) {
     if (!stopping_ && it != entries_.end()) block = it->second.block;
   }
   if (block != nullptr) Write(*block);
+  block.reset();  // its memory is free before anybody is told
   absl::MutexLock lock(&mutex_);
   writing_.erase(key);
 }
