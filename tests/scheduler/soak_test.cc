@@ -78,7 +78,8 @@ TEST_F(CachedSchedulerTest, TenThousandRandomRequestsLeaveNothingBehind) {
   EXPECT_TRUE(cache_->CheckInvariants().ok()) << cache_->CheckInvariants();
   cache_->Flush();
   EXPECT_TRUE(store_->CheckInvariants().ok()) << store_->CheckInvariants();
-  // Loads for requests that were cancelled may still be under way; they hold their blocks till then.
+  // Loads for requests that were cancelled may still be under way; they hold their blocks till
+  // then.
   for (int i = 0; i < 5000 && cache_->State().blocks > 0; ++i) {
     cache_->Clear();
     if (cache_->State().blocks > 0) absl::SleepFor(absl::Milliseconds(1));
