@@ -13,7 +13,8 @@ add_library(terrace_flags INTERFACE)
 target_compile_options(terrace_flags INTERFACE
   -Wall -Wextra -Werror -Wno-pedantic -Wno-missing-field-initializers -Wno-psabi -fno-omit-frame-pointer)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-  target_compile_options(terrace_flags INTERFACE -Wthread-safety)
+  # libstdc++'s own std::stable_sort calls what it has marked as deprecated.
+  target_compile_options(terrace_flags INTERFACE -Wthread-safety -Wno-deprecated-declarations)
 else()
   # GCC 12 sees an overlap in "literal" + std::string that is not there (GCC bug 105651).
   target_compile_options(terrace_flags INTERFACE -Wno-restrict)

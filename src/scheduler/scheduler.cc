@@ -197,6 +197,7 @@ PlanDecision SchedulerImpl::DecideLocked() {
 void SchedulerImpl::CollectCancelledLocked(Finished* finished) {
   const absl::Status status = absl::CancelledError("the client gave up");
   auto take = [&](std::unique_ptr<LiveRequest> live) {
+    mutex_.AssertHeld();
     FinishInfo info = Info(*live, FinishReason::kCancelled, status);
     live_.erase(live->request->id);
     ++finishing_;

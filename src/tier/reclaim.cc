@@ -161,6 +161,7 @@ absl::StatusOr<DeviceRange> TierManagerImpl::TakeRoomLocked(const Owner& owner, 
   size_t next = 0;
   std::vector<device::MemoryRange> gone;  // booked no more, given back when the new one is taken
   auto evict_one = [&] {
+    mutex_.AssertHeld();
     const EvictionCandidate& victim = candidates[next++];
     DeviceRange range = DetachLocked(*models_.at(victim.model), victim.segment);
     range.reservation.Release();
@@ -175,6 +176,7 @@ absl::StatusOr<DeviceRange> TierManagerImpl::TakeRoomLocked(const Owner& owner, 
     return device_->Allocate(rounded);
   };
   auto order_candidates = [&] {
+    mutex_.AssertHeld();
     candidates = CandidatesLocked(request);
     EvictionRequest policy_request;
     policy_request.now_us = clock_->NowUs();

@@ -31,8 +31,8 @@ bool SameLayout(const format::ImageManifest& plan, format::ImageManifest image) 
 
 }  // namespace
 
-Importer::Importer(format::ModelSource source, const ops::Backend* backend, ImporterOptions options)
-    : source_(std::move(source)), backend_(backend), options_(std::move(options)) {
+Importer::Importer(format::ModelSource source, ImporterOptions options)
+    : source_(std::move(source)), options_(std::move(options)) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   thread_count_ = options_.threads > 0 ? options_.threads : std::clamp(cores, 1, 4);
 }
@@ -40,7 +40,7 @@ Importer::Importer(format::ModelSource source, const ops::Backend* backend, Impo
 absl::StatusOr<std::shared_ptr<Importer>> Importer::Create(format::ModelSource source,
                                                            const ops::Backend* backend,
                                                            const ImporterOptions& options) {
-  std::shared_ptr<Importer> importer(new Importer(std::move(source), backend, options));
+  std::shared_ptr<Importer> importer(new Importer(std::move(source), options));
   ASSIGN_OR_RETURN(importer->plan_, MakePlan(importer->source_, *backend));
   importer->packer_.emplace(&importer->source_, &importer->plan_, backend);
   absl::MutexLock lock(&importer->mutex_);

@@ -91,7 +91,7 @@ class Importer final : public tier::SegmentSource {
     Buffer buffer;
   };
 
-  Importer(format::ModelSource source, const ops::Backend* backend, ImporterOptions options);
+  Importer(format::ModelSource source, ImporterOptions options);
 
   void Coordinate();
   absl::Status WriteImage();
@@ -110,7 +110,6 @@ class Importer final : public tier::SegmentSource {
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const format::ModelSource source_;
-  const ops::Backend* const backend_;
   const ImporterOptions options_;
   int thread_count_ = 1;
   ImagePlan plan_;
