@@ -103,6 +103,9 @@ class TierManagerImpl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<EvictionCandidate> CandidatesLocked(const RoomRequest& request) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same in the policy's order: the first is to go first.
+  std::vector<EvictionCandidate> VictimsLocked(const RoomRequest& request) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   double ReloadUsLocked(const TransferQueue& link, uint64_t bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Lets go of what nobody has used for its hot_keep_time while the budget is fuller than the

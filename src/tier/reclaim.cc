@@ -151,6 +151,19 @@ void TierManagerImpl::FreeRangeLocked(DeviceRange range) {
   if (room_waiters_ > 0) changed_.SignalAll();
 }
 
+std::vector<EvictionCandidate> TierManagerImpl::VictimsLocked(const RoomRequest& request) const {
+  std::vector<EvictionCandidate> candidates = CandidatesLocked(request);
+  EvictionRequest policy_request;
+  policy_request.now_us = clock_->NowUs();
+  if (request.model != nullptr) {
+    const uint64_t fixed =
+        ledger_.used(Tier::kDevice, Kind::kKv) + ledger_.used(Tier::kDevice, Kind::kWorkspace);
+    policy_request.own_model_fits = request.model->bytes <= options_.device_budget_bytes - fixed;
+  }
+  parts_.policy->Order(policy_request, candidates);
+  return candidates;
+}
+
 absl::StatusOr<DeviceRange> TierManagerImpl::TakeRoomLocked(const Owner& owner, uint64_t bytes,
                                                             const RoomRequest& request) {
   const uint64_t rounded = RoundedBytes(bytes);
@@ -175,25 +188,13 @@ absl::StatusOr<DeviceRange> TierManagerImpl::TakeRoomLocked(const Owner& owner, 
     }
     return device_->Allocate(rounded);
   };
-  auto order_candidates = [&] {
-    mutex_.AssertHeld();
-    candidates = CandidatesLocked(request);
-    EvictionRequest policy_request;
-    policy_request.now_us = clock_->NowUs();
-    if (request.model != nullptr) {
-      const uint64_t fixed =
-          ledger_.used(Tier::kDevice, Kind::kKv) + ledger_.used(Tier::kDevice, Kind::kWorkspace);
-      policy_request.own_model_fits = request.model->bytes <= options_.device_budget_bytes - fixed;
-    }
-    parts_.policy->Order(policy_request, candidates);
-  };
   if (ledger_.free(Tier::kDevice) < rounded) {
     auto available = [&] {
       uint64_t sum = ledger_.free(Tier::kDevice);
       for (const EvictionCandidate& candidate : candidates) sum += candidate.bytes;
       return sum;
     };
-    order_candidates();
+    candidates = VictimsLocked(request);
     if (available() < rounded) {
       if (request.priority != Priority::kDemand) return absl::ResourceExhaustedError("no room");
       // What is being loaded for nobody in particular gives way; some of it at once.
@@ -214,7 +215,9 @@ absl::StatusOr<DeviceRange> TierManagerImpl::TakeRoomLocked(const Owner& owner, 
   range.bytes = rounded;
   absl::StatusOr<std::byte*> data = allocate();
   // The budget has room, but the device may be cut into pieces or hold less than the budget says.
-  if (absl::IsResourceExhausted(data.status()) && candidates.empty()) order_candidates();
+  if (absl::IsResourceExhausted(data.status()) && candidates.empty()) {
+    candidates = VictimsLocked(request);
+  }
   while (absl::IsResourceExhausted(data.status()) && next < candidates.size()) {
     evict_one();
     data = allocate();
