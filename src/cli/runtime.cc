@@ -37,6 +37,12 @@ std::string KvFolder(const server::Config& config) {
   return (path.empty() ? server::DefaultDataFolder() : path) + "/kv";
 }
 
+// How much more it matters that a model of this class is there when it is asked for.
+double SlaWeight(const std::string& sla) {
+  if (sla == "realtime") return 4.0;
+  return sla == "batch" ? 0.25 : 1.0;
+}
+
 absl::StatusOr<uint64_t> ChooseBudget(const server::Config& config, const device::Device& device) {
   const device::MemoryInfo memory = device.GetMemoryInfo();
   if (!config.memory.device_budget_bytes) {
@@ -56,6 +62,11 @@ absl::StatusOr<uint64_t> ChooseBudget(const server::Config& config, const device
 }
 
 }  // namespace
+
+uint64_t KvDiskBytes(const server::Config& config) {
+  if (config.storage.disk_bytes == 0) return config.kv.disk_bytes;
+  return std::min(config.kv.disk_bytes, config.storage.disk_bytes / 4);
+}
 
 engine::EngineModelOptions KvOptions(const server::Config& config,
                                      const server::ModelConfig& model) {
@@ -77,6 +88,11 @@ absl::StatusOr<std::unique_ptr<ops::Backend>> CreateBackend(const std::string& v
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(const server::Config& config) {
   std::unique_ptr<Runtime> runtime(new Runtime());
   runtime->image_folder_ = ImageFolder(config);
+  if (config.storage.disk_bytes > 0) {
+    runtime->disk_budget_ = std::make_unique<storage::DiskBudget>(
+        std::vector<std::string>{runtime->image_folder_, StoreFolder(config)},
+        config.storage.disk_bytes - KvDiskBytes(config));
+  }
   runtime->team_ =
       std::make_unique<ThreadTeam>(config.device.threads > 0 ? config.device.threads : CpuCount());
   ASSIGN_OR_RETURN(runtime->device_, CreateDevice(config, &runtime->clock_));
@@ -88,6 +104,9 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(const server::Config& c
   options.swap_threshold = config.memory.swap_threshold;
   options.read_depth = static_cast<uint32_t>(config.storage.read_depth);
   options.staging_bytes = config.memory.staging_bytes;
+  options.host_budget_bytes = config.memory.host_budget_bytes;
+  options.eviction_policy = config.memory.eviction_policy;
+  options.strict_check = config.memory.strict_check;
   ASSIGN_OR_RETURN(runtime->manager_,
                    tier::TierManager::Create(options, runtime->device_.get(), &runtime->clock_));
   runtime->engine_ = std::make_unique<engine::Engine>(runtime->backend_.get(),
@@ -100,7 +119,8 @@ absl::Status Runtime::CreateKvCache(const server::Config& config) {
   if (config.kv.disk_bytes > 0) {
     storage::BlockStoreOptions options;
     options.folder = KvFolder(config);
-    options.cap_bytes = config.kv.disk_bytes;
+    options.cap_bytes = KvDiskBytes(config);
+    options.notice = [this](const std::string& message) { Tell("kv", message); };
     absl::StatusOr<std::unique_ptr<storage::BlockStore>> disk =
         storage::BlockStore::Open(options, &clock_);
     // Without it conversations are computed again; that is no reason not to serve.
@@ -129,15 +149,28 @@ absl::Status Runtime::CreateKvCache(const server::Config& config) {
   return absl::OkStatus();
 }
 
+void Runtime::SetNotice(Notice notice) {
+  absl::MutexLock lock(&notice_mutex_);
+  notice_ = std::move(notice);
+}
+
+void Runtime::Tell(const std::string& subject, const std::string& message) {
+  absl::MutexLock lock(&notice_mutex_);
+  if (notice_) notice_(subject, message);
+}
+
 absl::StatusOr<std::shared_ptr<engine::EngineModel>> Runtime::OpenModel(
     const std::string& name, const std::string& path, int32_t max_context, int64_t hot_keep_us,
-    engine::EngineModelOptions more) {
+    engine::EngineModelOptions more, const std::string& sla) {
   weights::OpenOptions open;
   open.name = name;
   open.source_path = path;
   open.image_folder = image_folder_;
   open.hot_keep_us = hot_keep_us;
   open.write_image = write_images_;
+  open.sla_weight = SlaWeight(sla);
+  open.disk = disk_budget_.get();
+  open.notice = [this, name](const std::string& message) { Tell(name, message); };
   ASSIGN_OR_RETURN(std::unique_ptr<weights::ModelWeights> weights,
                    weights::ModelWeights::Open(open, backend_.get(), manager_.get()));
   more.name = name;

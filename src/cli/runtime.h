@@ -7,10 +7,13 @@
 #define TERRACE_CLI_RUNTIME_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "device/cpu/thread_team.h"
 #include "device/device.h"
@@ -20,6 +23,7 @@
 #include "ops/backend.h"
 #include "server/config.h"
 #include "storage/disk/block_store.h"
+#include "storage/disk/disk_budget.h"
 #include "storage/remote/remote_store.h"
 #include "tier/tier_manager.h"
 
@@ -38,13 +42,19 @@ class Runtime {
   tier::TierManager& manager() { return *manager_; }
   engine::Engine& engine() { return *engine_; }
   uint64_t device_budget_bytes() const { return budget_bytes_; }
+  // What images and stored models may take of the disk; null: no cap.
+  const storage::DiskBudget* disk_budget() const { return disk_budget_.get(); }
+  // Told, on any thread, what an operator should know of a model (or of "kv"). Set before models
+  // are opened.
+  using Notice = std::function<void(const std::string& subject, const std::string& message)>;
+  void SetNotice(Notice notice);
   ThreadTeam& team() { return *team_; }
 
   // Opens the model in the GGUF file `path`; reads no weights yet. The runtime must outlive it.
   // `more`: options beside name and context.
   absl::StatusOr<std::shared_ptr<engine::EngineModel>> OpenModel(
       const std::string& name, const std::string& path, int32_t max_context, int64_t hot_keep_us,
-      engine::EngineModelOptions more = {});
+      engine::EngineModelOptions more = {}, const std::string& sla = "standard");
   // The KV cache, with the stores below it that the configuration asks for; a null store of it says
   // in kv_note() why there is none.
   kv::Cache& kv_cache() { return *kv_cache_; }
@@ -55,9 +65,13 @@ class Runtime {
  private:
   Runtime() = default;
   absl::Status CreateKvCache(const server::Config& config);
+  void Tell(const std::string& subject, const std::string& message);
 
   RealClock clock_;
   std::string image_folder_;
+  std::unique_ptr<storage::DiskBudget> disk_budget_;
+  absl::Mutex notice_mutex_;
+  Notice notice_ ABSL_GUARDED_BY(notice_mutex_);
   bool write_images_ = true;
   uint64_t budget_bytes_ = 0;
   std::unique_ptr<ThreadTeam> team_;
@@ -75,6 +89,9 @@ class Runtime {
 // draft somebody must open.
 engine::EngineModelOptions KvOptions(const server::Config& config,
                                      const server::ModelConfig& model);
+
+// What KV may take of the disk: kv.disk_size, and a quarter of storage.disk.size at most.
+uint64_t KvDiskBytes(const server::Config& config);
 
 // The backend named by device.variant: "" for the best, "ref", or a CPU variant.
 absl::StatusOr<std::unique_ptr<ops::Backend>> CreateBackend(const std::string& variant,

@@ -185,6 +185,9 @@ class Server {
 
   absl::Status Start() {
     ASSIGN_OR_RETURN(runtime_, Runtime::Create(config_));
+    runtime_->SetNotice([this](const std::string& subject, const std::string& message) {
+      log_->Warning(message, {{"about", subject}});
+    });
     const device::DeviceInfo& device = runtime_->device().info();
     log_->Info("device ready", {{"device", device.name},
                                 {"kernels", runtime_->backend().name()},
@@ -220,16 +223,25 @@ class Server {
                                    absl::MutexLock lock(&scrape_mutex_);
                                    server::UpdateTierMetrics(runtime_->manager().Snapshot(),
                                                              &metrics_);
-                                   if (const auto* disk = runtime_->kv_cache().store()) {
-                                     metrics_.Set(MetricId::kMemoryBytes, {"disk", "kv"},
-                                                  static_cast<double>(disk->State().bytes));
-                                     metrics_.Set(MetricId::kBudgetBytes, {"disk"},
-                                                  static_cast<double>(config_.kv.disk_bytes));
-                                   }
+                                   UpdateDiskMetrics();
                                  }});
     http_->Start(handler_.get());
     catalog_->OpenAll();
     return absl::OkStatus();
+  }
+
+  void UpdateDiskMetrics() {
+    const storage::DiskBudget* budget = runtime_->disk_budget();
+    if (budget != nullptr) {
+      metrics_.Set(MetricId::kMemoryBytes, {"disk", "weights"},
+                   static_cast<double>(budget->used_bytes()));
+    }
+    if (const auto* disk = runtime_->kv_cache().store()) {
+      metrics_.Set(MetricId::kMemoryBytes, {"disk", "kv"},
+                   static_cast<double>(disk->State().bytes));
+    }
+    const uint64_t cap = budget != nullptr ? config_.storage.disk_bytes : KvDiskBytes(config_);
+    if (cap > 0) metrics_.Set(MetricId::kBudgetBytes, {"disk"}, static_cast<double>(cap));
   }
 
   absl::StatusOr<std::shared_ptr<engine::EngineModel>> Open(const server::ModelConfig& model) {
@@ -247,7 +259,8 @@ class Server {
                        runtime_->OpenModel(fmt::format("{} (draft of {})", draft, model.name),
                                            draft_path, 0, hot_keep_us));
     }
-    return runtime_->OpenModel(model.name, path, model.max_context, hot_keep_us, std::move(more));
+    return runtime_->OpenModel(model.name, path, model.max_context, hot_keep_us, std::move(more),
+                               model.sla);
   }
 
   void PrintPorts() {

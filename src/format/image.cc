@@ -6,13 +6,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <optional>
 #include <system_error>
 #include <utility>
 
+#include "base/hash.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "format/byte_source.h"
@@ -48,11 +51,11 @@ bool SameFolder(int fd, const std::string& path) {
 // Locks the folder at `path`: its fd, or nothing if it is gone or another live process holds it.
 // Only who holds the lock may rename or remove the folder, so what is locked and still has its name
 // stays so.
-std::optional<int> LockFolder(const std::string& path, bool* held_by_other) {
+std::optional<int> LockFolder(const std::string& path, bool* held_by_other, int kind = LOCK_EX) {
   *held_by_other = false;
   int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return std::nullopt;
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+  if (flock(fd, kind | LOCK_NB) != 0) {
     *held_by_other = errno == EWOULDBLOCK;
     close(fd);
     return std::nullopt;
@@ -82,13 +85,15 @@ absl::Status RemoveImage(const std::string& path) {
   return RemoveAll(doomed);
 }
 
-// Takes room for `bytes`, so that a disk that is too small is found before it is full.
-absl::Status Preallocate(const os::DirectFile& file, uint64_t bytes) {
+// Takes room for `bytes`, so that a disk that is too small is found before it is full. False where
+// the file system cannot.
+absl::StatusOr<bool> Preallocate(const os::DirectFile& file, uint64_t bytes) {
   int error = 0;
   do {
     error = fallocate(file.fd(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
   } while (error == EINTR);
-  if (error == 0 || error == EOPNOTSUPP || error == ENOSYS) return absl::OkStatus();
+  if (error == 0) return true;
+  if (error == EOPNOTSUPP || error == ENOSYS) return false;
   std::string what = fmt::format("making room for {} in '{}'", FormatBytes(bytes), file.path());
   if (error == EFBIG) error = ENOSPC;  // a limit on the size of files: no room either
   return ErrnoStatus(error, what);
@@ -122,7 +127,12 @@ absl::StatusOr<std::unique_ptr<Image>> Image::Open(const std::string& image_fold
   auto damaged = [&](std::string_view what) {
     return absl::DataLossError(fmt::format("image '{}': {}", folder, what));
   };
-  auto image = std::make_unique<Image>();
+  std::unique_ptr<Image> image(new Image());
+  bool being_removed = false;
+  std::optional<int> lock = LockFolder(folder, &being_removed, LOCK_SH);
+  if (!lock) return absl::NotFoundError(fmt::format("image '{}' is being removed", folder));
+  image->lock_fd_ = *lock;
+  futimens(*lock, nullptr);  // the folder's time is that of its last opening
   auto text = ReadManifest(folder);
   if (!text.ok()) return damaged(Message(text.status()));
   auto manifest = ParseManifest(*text);
@@ -137,6 +147,51 @@ absl::StatusOr<std::unique_ptr<Image>> Image::Open(const std::string& image_fold
   }
   image->file_ = *std::move(file);
   return image;
+}
+
+Image::~Image() {
+  if (lock_fd_ >= 0) close(lock_fd_);
+}
+
+absl::StatusOr<int> Image::Mend(uint32_t segment, std::span<const std::byte> bytes) const {
+  const ImageSegment& made = manifest_.segments[segment];
+  if (bytes.size() != made.bytes) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} bytes for segment {}, which has {}", bytes.size(), made.name, made.bytes));
+  }
+  const uint64_t start = made.blocks.front().offset;
+  for (const ImageBlock& block : made.blocks) {
+    if (Hash64(bytes.data() + (block.offset - start), block.bytes) != block.checksum) {
+      return absl::DataLossError(fmt::format(
+          "segment {} was made anew and is not what {} was made from", made.name, file_->path()));
+    }
+  }
+  struct Free {
+    void operator()(std::byte* data) const { std::free(data); }
+  };
+  std::unique_ptr<std::byte, Free> buffer(
+      static_cast<std::byte*>(std::aligned_alloc(kImageAlignment, kImageMaxBlockBytes)));
+  if (buffer == nullptr) return absl::ResourceExhaustedError("no memory to read a block into");
+  auto damaged = [&](const ImageBlock& block) {
+    return !file_->ReadAt(block.offset, {buffer.get(), block.bytes}).ok() ||
+           Hash64(buffer.get(), block.bytes) != block.checksum;
+  };
+  std::unique_ptr<os::DirectFile> out;
+  int mended = 0;
+  for (const ImageBlock& block : made.blocks) {
+    if (!damaged(block)) continue;
+    if (out == nullptr) {
+      ASSIGN_OR_RETURN(out, os::DirectFile::OpenForUpdate(file_->path()));
+    }
+    RETURN_IF_ERROR(out->WriteAt(block.offset, bytes.subspan(block.offset - start, block.bytes)));
+    RETURN_IF_ERROR(out->Sync());
+    if (damaged(block)) {
+      return absl::UnavailableError(fmt::format("{} does not keep what is written at offset {}",
+                                                file_->path(), block.offset));
+    }
+    ++mended;
+  }
+  return mended;
 }
 
 ImageWriter::ImageWriter(std::string folder, std::string final_folder, int lock_fd)
@@ -168,7 +223,7 @@ absl::StatusOr<std::unique_ptr<ImageWriter>> ImageWriter::Begin(const std::strin
       new ImageWriter(folder, fmt::format("{}/{}", image_folder, fingerprint), *lock));
   for (const char* name : {kBlocks, kManifest}) RETURN_IF_ERROR(RemoveAll(folder + name));
   ASSIGN_OR_RETURN(writer->file_, os::DirectFile::Create(folder + kBlocks));
-  RETURN_IF_ERROR(Preallocate(*writer->file_, bytes));
+  ASSIGN_OR_RETURN(writer->preallocated_, Preallocate(*writer->file_, bytes));
   return writer;
 }
 
@@ -190,6 +245,7 @@ absl::Status ImageWriter::Publish(const ImageManifest& manifest) {
   if (fs::exists(final_folder_, error)) RETURN_IF_ERROR(RemoveImage(final_folder_));
   RETURN_IF_ERROR(os::RenameDurably(folder_, final_folder_));
   published_ = true;
+  flock(lock_fd_, LOCK_SH);  // others may open it now
   return absl::OkStatus();
 }
 
@@ -220,6 +276,27 @@ absl::StatusOr<int> RemoveStaleImages(const std::string& image_folder,
     if (same_paths && manifest->source != current) removed += RemoveImage(path).ok();
   }));
   return removed;
+}
+
+absl::StatusOr<bool> RemoveLeastUsedImage(const std::string& image_folder) {
+  std::vector<std::pair<fs::file_time_type, std::string>> images;
+  RETURN_IF_ERROR(ForEachFolder(image_folder, [&](const std::string& path) {
+    std::error_code error;
+    const fs::file_time_type time = fs::last_write_time(path, error);
+    if (error || path.ends_with(kImporting) || path.ends_with(kRemoved)) return;
+    if (fs::exists(path + kManifest, error)) images.emplace_back(time, path);
+  }));
+  std::sort(images.begin(), images.end());
+  for (const auto& [time, path] : images) {
+    bool in_use = false;
+    std::optional<int> lock = LockFolder(path, &in_use);
+    if (!lock) continue;
+    const absl::Status removed = RemoveImage(path);
+    close(*lock);
+    RETURN_IF_ERROR(removed);
+    return true;
+  }
+  return false;
 }
 
 }  // namespace terrace::format

@@ -69,18 +69,30 @@ std::string SerializeManifest(const ImageManifest& manifest);
 // Checks the manifest's checksum and every number in it. DataLoss says what does not hold.
 absl::StatusOr<ImageManifest> ParseManifest(std::string_view text);
 
-// A complete image opened for reading. Immutable, thread-safe.
+// A complete image opened for reading; while it is, RemoveLeastUsedImage leaves it alone.
+// Thread-safe; immutable but for Mend.
 class Image {
  public:
   // NotFound if there is none; DataLoss if it is damaged (the bytes of blocks are not read).
   static absl::StatusOr<std::unique_ptr<Image>> Open(const std::string& image_folder,
                                                      const std::string& fingerprint);
+  ~Image();
+  Image(const Image&) = delete;
+  Image& operator=(const Image&) = delete;
   const ImageManifest& manifest() const { return manifest_; }
   const os::DirectFile& file() const { return *file_; }
 
+  // Gives a segment's damaged blocks back the bytes they had: `bytes` is the whole segment, made
+  // anew, at an address that direct I/O takes. Returns how many blocks were written. DataLoss if
+  // `bytes` are not what the manifest says (nothing is written then); other errors if the disk
+  // refuses the bytes or does not keep them.
+  absl::StatusOr<int> Mend(uint32_t segment, std::span<const std::byte> bytes) const;
+
  private:
+  Image() = default;
   ImageManifest manifest_;
   std::unique_ptr<os::DirectFile> file_;
+  int lock_fd_ = -1;  // the folder, locked against removal
 };
 
 // Writes one image. WriteBlock is thread-safe, the rest is for one thread. Destroying it without
@@ -98,6 +110,8 @@ class ImageWriter {
 
   // `data` lies at a multiple of 4 KiB.
   absl::Status WriteBlock(uint64_t offset, std::span<const std::byte> data);
+  // False where the file system cannot set room aside: the disk may still fill up.
+  bool preallocated() const { return preallocated_; }
   // Syncs everything and gives the image its final name, replacing a damaged one. The manifest's
   // fingerprint is the writer's.
   absl::Status Publish(const ImageManifest& manifest);
@@ -109,6 +123,7 @@ class ImageWriter {
   int lock_fd_;  // the folder itself, locked by flock
   std::unique_ptr<os::DirectFile> file_;
   bool published_ = false;
+  bool preallocated_ = false;
 };
 
 // Removes what dead writers left in `image_folder`; live ones are left alone. Returns how many.
@@ -118,6 +133,10 @@ absl::StatusOr<int> RemoveDeadImports(const std::string& image_folder);
 // (the files changed since). Returns how many.
 absl::StatusOr<int> RemoveStaleImages(const std::string& image_folder,
                                       const std::vector<FileIdentity>& current);
+
+// Removes the complete image that was opened the longest ago and that no process has open now.
+// False if there is none.
+absl::StatusOr<bool> RemoveLeastUsedImage(const std::string& image_folder);
 
 }  // namespace terrace::format
 

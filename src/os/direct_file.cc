@@ -33,7 +33,16 @@ absl::StatusOr<Opened> Open(const std::string& path, int flags) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DirectFile>> DirectFile::OpenForRead(const std::string& path) {
-  ASSIGN_OR_RETURN(Opened opened, Open(path, O_RDONLY));
+  return OpenExisting(path, O_RDONLY);
+}
+
+absl::StatusOr<std::unique_ptr<DirectFile>> DirectFile::OpenForUpdate(const std::string& path) {
+  return OpenExisting(path, O_RDWR);
+}
+
+absl::StatusOr<std::unique_ptr<DirectFile>> DirectFile::OpenExisting(const std::string& path,
+                                                                     int flags) {
+  ASSIGN_OR_RETURN(Opened opened, Open(path, flags));
   struct stat info;
   if (::fstat(opened.fd, &info) != 0) {
     absl::Status status = ErrnoStatus(errno, fmt::format("reading the size of {}", path));

@@ -17,6 +17,8 @@ namespace terrace::os {
 class DirectFile {
  public:
   static absl::StatusOr<std::unique_ptr<DirectFile>> OpenForRead(const std::string& path);
+  // An existing file, to change what it holds.
+  static absl::StatusOr<std::unique_ptr<DirectFile>> OpenForUpdate(const std::string& path);
   // Creates or truncates.
   static absl::StatusOr<std::unique_ptr<DirectFile>> Create(const std::string& path);
   ~DirectFile();
@@ -36,6 +38,8 @@ class DirectFile {
 
  private:
   DirectFile(int fd, std::string path, uint64_t size, bool direct);
+  static absl::StatusOr<std::unique_ptr<DirectFile>> OpenExisting(const std::string& path,
+                                                                  int flags);
   int fd_;
   std::string path_;
   uint64_t size_;

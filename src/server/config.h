@@ -34,6 +34,7 @@ struct ModelConfig {
   std::string kv_dtype;                // empty: kv.dtype
   std::string speculation = "off";     // off, ngram, or draft:NAME
   int32_t speculation_tokens = 4;
+  std::string sla = "standard";  // realtime, standard or batch
 };
 
 struct Config {
@@ -49,10 +50,14 @@ struct Config {
     double swap_threshold = 0.90;
     int64_t hot_keep_us = 300'000'000;
     uint64_t staging_bytes = 32 * kMiB;
+    uint64_t host_budget_bytes = 0;  // 0: staging only
+    std::string eviction_policy = "cost";
+    bool strict_check = false;
   } memory;
   struct {
     std::string disk_path;  // empty: DefaultDataFolder()
     int32_t read_depth = 8;
+    uint64_t disk_bytes = 0;  // 0: as much as the disk has
   } storage;
   struct {
     int32_t max_queue = 1024;

@@ -72,6 +72,14 @@ absl::Status SetBytes(string_view text, uint64_t low, uint64_t* out) {
   return absl::OkStatus();
 }
 
+absl::Status SetSwitch(string_view text, bool* out) {
+  if (text != "on" && text != "off" && text != "true" && text != "false") {
+    return Invalid(fmt::format("'{}' is neither on nor off", text));
+  }
+  *out = text == "on" || text == "true";
+  return absl::OkStatus();
+}
+
 absl::Status SetDuration(string_view text, int64_t* out) {
   ASSIGN_OR_RETURN(*out, ParseDurationUs(text));
   return absl::OkStatus();
@@ -174,6 +182,27 @@ const ConfigKey kKeys[] = {
      "Host memory for bytes on their way from disk to a device with memory of its own.",
      [](string_view t, Config* c) { return SetBytes(t, 8 * kMiB, &c->memory.staging_bytes); },
      [](In c) { return BytesText(c.memory.staging_bytes); }},
+    {"memory.host_budget", "size or off", "off",
+     "Host memory for staging and for copies of weights, from which they come back without the "
+     "disk; for devices with memory of their own. off: staging only.",
+     [](string_view t, Config* c) {
+       c->memory.host_budget_bytes = 0;
+       return t == "off" ? absl::OkStatus() : SetBytes(t, 8 * kMiB, &c->memory.host_budget_bytes);
+     },
+     [](In c) {
+       return c.memory.host_budget_bytes == 0 ? "off" : BytesText(c.memory.host_budget_bytes);
+     }},
+    {"memory.eviction_policy", "cost, lru, lru-k or lfu", "cost",
+     "Which idle weights go first. cost: the least likely to be used soon for what it takes to "
+     "bring them back, by the model's sla; the others by use alone.",
+     [](string_view t, Config* c) {
+       return SetChoice(t, {"cost", "lru", "lru-k", "lfu"}, &c->memory.eviction_policy);
+     },
+     [](In c) { return c.memory.eviction_policy; }},
+    {"memory.strict_check", "on or off", "off",
+     "Read weights back after they were copied to a device with memory of its own, and compare.",
+     [](string_view t, Config* c) { return SetSwitch(t, &c->memory.strict_check); },
+     [](In c) { return std::string(c.memory.strict_check ? "on" : "off"); }},
 
     {"storage.disk.path", "folder or auto", "auto",
      "Folder of the model store and of prepared images. auto: $XDG_DATA_HOME/terrace, else "
@@ -183,6 +212,15 @@ const ConfigKey kKeys[] = {
     {"storage.disk.read_depth", "number", "8", "Reads in flight at once while weights are loaded.",
      [](string_view t, Config* c) { return SetInteger(t, 1, 64, &c->storage.read_depth); },
      [](In c) { return fmt::format("{}", c.storage.read_depth); }},
+    {"storage.disk.size", "size or off", "off",
+     "Most that the folder of storage.disk.path may take, as the file system counts; of it KV gets "
+     "a quarter at most (kv.disk_size). What does not fit is not written: models are then read "
+     "from their sources.",
+     [](string_view t, Config* c) {
+       c->storage.disk_bytes = 0;
+       return t == "off" ? absl::OkStatus() : SetBytes(t, 8 * kMiB, &c->storage.disk_bytes);
+     },
+     [](In c) { return c.storage.disk_bytes == 0 ? "off" : BytesText(c.storage.disk_bytes); }},
 
     {"scheduler.max_queue", "number", "1024",
      "Requests that may wait; one more is answered with 429.",
@@ -312,6 +350,13 @@ const ModelConfigKey kModelKeys[] = {
      [](InModel m) {
        return m.hot_keep_us ? FormatDurationUs(*m.hot_keep_us) : "memory.hot_keep_time";
      }},
+    {"sla", "realtime, standard or batch", "standard",
+     "How much it matters that the model answers soon: weighs its weights against others' when "
+     "memory is short (memory.eviction_policy: cost).",
+     [](string_view t, ModelConfig* m) {
+       return SetChoice(t, {"realtime", "standard", "batch"}, &m->sla);
+     },
+     [](InModel m) { return m.sla; }},
     {"max_context", "number or auto", "auto",
      "Longest prompt and answer together, in tokens. auto: what the model was trained for.",
      [](string_view t, ModelConfig* m) {

@@ -30,7 +30,8 @@ absl::StatusOr<Reservation> TierManagerImpl::TakeHostRoomLocked(const Owner& own
                               .history = model->history,
                               .hot_until_us = model->HotUntilUs(),
                               .steps_ahead = model->StepsAhead(i),
-                              .reload_us = ReloadUsLocked(disk_, host.reservation.bytes())});
+                              .reload_us = ReloadUsLocked(disk_, host.reservation.bytes()),
+                              .sla_weight = model->spec.sla_weight});
       }
     }
     if (available >= bytes) {

@@ -1,6 +1,7 @@
 // How the tier manager brings segments in: locate, read (or produce), check, copy, publish; and
 // what is fetched ahead.
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,7 +16,7 @@ namespace terrace::tier {
 namespace {
 
 // A block that does not match its checksum is read once more: the first time may have been the
-// memory or the bus, twice is the disk.
+// memory or the bus, twice is the disk, and the source has to make it anew.
 constexpr uint8_t kMostReads = 2;
 constexpr uint8_t kMostCopies = 2;
 // Enough queued behind what is being read that the disk never waits for us to think.
@@ -163,6 +164,29 @@ void TierManagerImpl::Locate(const std::shared_ptr<Load>& load) {
   }
 }
 
+void TierManagerImpl::RemakeLocked(Load& load, absl::Status damage) {
+  if (load.damage.ok()) load.damage = std::move(damage);
+  disk_.Cancel(load.id);
+  copy_.Cancel(load.id);
+  EndIfIdleLocked(load);
+}
+
+void TierManagerImpl::AskSourceLocked(Load& load) {
+  const uint64_t bytes = load.model->segments[load.segment].spec.bytes;
+  for (Run& run : load.runs) ReleaseSlotLocked(run);
+  load.runs.clear();
+  load.place = {};
+  load.remade = true;
+  load.model->bytes_to_read += bytes - load.bytes_to_read;
+  load.bytes_to_read = bytes;
+  if (!unified_) {
+    if (absl::Status status = PlaceOnHostLocked(load); !status.ok()) {
+      return FailLocked(load, InLoad(load, status));
+    }
+  }
+  source_.Push({.owner = load.id, .bytes = bytes, .priority = load.priority});
+}
+
 // Checks what the source says and joins neighbours. Only the thread that locates touches these
 // fields now.
 absl::Status TierManagerImpl::PlaceBlocks(Load& load, SegmentSource::OnDisk place) const {
@@ -222,8 +246,13 @@ void TierManagerImpl::Produce(const std::shared_ptr<Load>& load, const Transfer&
     source_.Finish(transfer, status.ok());
     --load->active;
     if (status.ok()) BytesReadLocked(*load, transfer.bytes);
+    if (status.ok() && load->remade) ++remade_;
     if (!status.ok()) {
-      FailLocked(*load, InLoad(*load, status));
+      if (load->remade) {
+        status = absl::Status(status.code(), fmt::format("{}; making it anew: {}",
+                                                         Message(load->damage), Message(status)));
+      }
+      FailLocked(*load, load->remade ? status : InLoad(*load, status));
     } else if (load->cancel.cancelled) {
       EndIfIdleLocked(*load);
     } else if (unified_) {
@@ -260,14 +289,14 @@ void TierManagerImpl::OnRead(const std::shared_ptr<Load>& load, const Transfer& 
     absl::MutexLock lock(&mutex_);
     disk_.Finish(transfer, status.ok());
     Run& run = load->runs[transfer.index];
-    check = status.ok() && !load->cancel.cancelled && load->status.ok();
+    check = status.ok() && !load->cancel.cancelled && load->damage.ok();
     if (!check) {
       --load->active;
       ReleaseSlotLocked(run);
       if (status.ok()) {
         EndIfIdleLocked(*load);
       } else {
-        FailLocked(*load, InLoad(*load, status));
+        RemakeLocked(*load, InLoad(*load, status));
       }
     }
   }
@@ -291,7 +320,7 @@ void TierManagerImpl::Check(const std::shared_ptr<Load>& load, uint32_t index) {
     absl::MutexLock lock(&mutex_);
     --load->active;
     if (bad != nullptr) ++checksum_failures_;
-    if (load->cancel.cancelled || !load->status.ok()) {
+    if (load->cancel.cancelled || !load->damage.ok()) {
       ReleaseSlotLocked(run);
       EndIfIdleLocked(*load);
     } else if (bad != nullptr) {
@@ -299,10 +328,10 @@ void TierManagerImpl::Check(const std::shared_ptr<Load>& load, uint32_t index) {
       if (run.reads < kMostReads) {
         QueueLocked(disk_, *load, index);
       } else {
-        FailLocked(*load,
-                   InLoad(*load, absl::DataLossError(fmt::format(
-                                     "{} bytes at offset {} of {} do not match their checksum",
-                                     bad->bytes, bad->offset, load->place.file->path()))));
+        RemakeLocked(*load,
+                     InLoad(*load, absl::DataLossError(fmt::format(
+                                       "{} bytes at offset {} of {} do not match their checksum",
+                                       bad->bytes, bad->offset, load->place.file->path()))));
       }
     } else {
       BytesReadLocked(*load, run.bytes);
@@ -324,15 +353,31 @@ void TierManagerImpl::Copy(const std::shared_ptr<Load>& load, const Transfer& tr
     absl::MutexLock lock(&stream_mutex_);
     status = stream_->CopyAsync(device::CopyDirection::kHostToDevice, load->range.data + run.offset,
                                 HostBytes(*load, run).data(), run.bytes);
+    // Shared with the callback below.
+    std::shared_ptr<std::vector<std::byte>> back;
+    if (status.ok() && options_.strict_check) {
+      back = std::make_shared<std::vector<std::byte>>(run.bytes);
+      status = stream_->CopyAsync(device::CopyDirection::kDeviceToHost, back->data(),
+                                  load->range.data + run.offset, run.bytes);
+    }
     if (status.ok()) {
-      status = stream_->HostCallback([this, load, transfer](absl::Status copied) {
+      status = stream_->HostCallback([this, load, transfer, back](absl::Status copied) {
         // Only this copy failed; those queued behind it have not run yet and may.
         if (!copied.ok()) stream_->ClearError();
+        if (copied.ok() && back != nullptr) copied = CompareCopy(*load, transfer, *back);
         OnCopied(load, transfer, std::move(copied));
       });
     }
   }
   if (!status.ok()) OnCopied(load, transfer, std::move(status));
+}
+
+absl::Status TierManagerImpl::CompareCopy(const Load& load, const Transfer& transfer,
+                                          std::span<const std::byte> back) const {
+  const std::span<std::byte> sent = HostBytes(load, load.runs[transfer.index]);
+  if (std::memcmp(sent.data(), back.data(), sent.size()) == 0) return absl::OkStatus();
+  return absl::DataLossError(
+      fmt::format("the device does not hold the {} bytes that were copied", sent.size()));
 }
 
 void TierManagerImpl::OnCopied(const std::shared_ptr<Load>& load, const Transfer& transfer,
@@ -342,7 +387,7 @@ void TierManagerImpl::OnCopied(const std::shared_ptr<Load>& load, const Transfer
     copy_.Finish(transfer, status.ok());
     --load->active;
     Run& run = load->runs[transfer.index];
-    if (load->cancel.cancelled || !load->status.ok()) {
+    if (load->cancel.cancelled || (!load->damage.ok() && !load->remade)) {
       ReleaseSlotLocked(run);
       EndIfIdleLocked(*load);
     } else if (status.ok()) {
@@ -396,6 +441,7 @@ void TierManagerImpl::FailLocked(Load& load, absl::Status status) {
 
 void TierManagerImpl::EndIfIdleLocked(Load& load) {
   if (load.active > 0 || load.done) return;
+  if (!load.damage.ok() && !load.remade && !load.cancel.cancelled) return AskSourceLocked(load);
   Model& model = *load.model;
   Segment& segment = model.segments[load.segment];
   for (Run& run : load.runs) ReleaseSlotLocked(run);

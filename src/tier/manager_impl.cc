@@ -416,6 +416,7 @@ TierSnapshot TierManagerImpl::Snapshot() const {
   snapshot.host_used_bytes = ledger_.used(Tier::kHost);
   snapshot.ledger = ledger_.Lines();
   snapshot.checksum_failures = checksum_failures_;
+  snapshot.remade = remade_;
   for (const auto& [id, model] : models_) {
     ModelState state;
     state.name = model->spec.name;

@@ -154,6 +154,8 @@ class TierManagerImpl {
   void OnRead(const std::shared_ptr<Load>& load, const Transfer& transfer, absl::Status status);
   void Check(const std::shared_ptr<Load>& load, uint32_t run);
   void Copy(const std::shared_ptr<Load>& load, const Transfer& transfer);
+  absl::Status CompareCopy(const Load& load, const Transfer& transfer,
+                           std::span<const std::byte> back) const;
   void OnCopied(const std::shared_ptr<Load>& load, const Transfer& transfer, absl::Status status);
   std::span<std::byte> HostBytes(const Load& load, const Run& run) const;
   void QueueLocked(TransferQueue& queue, const Load& load, uint32_t run)
@@ -162,6 +164,9 @@ class TierManagerImpl {
   void ReleaseSlotLocked(Run& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BytesReadLocked(Load& load, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FailLocked(Load& load, absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The blocks on disk are no good: the source makes the segment anew.
+  void RemakeLocked(Load& load, absl::Status damage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AskSourceLocked(Load& load) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CancelLoadLocked(Load& load) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndIfIdleLocked(Load& load) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PublishLocked(Load& load) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -194,6 +199,7 @@ class TierManagerImpl {
   TransferQueue copy_ ABSL_GUARDED_BY(mutex_);
   uint32_t room_waiters_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t checksum_failures_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t remade_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace terrace::tier

@@ -112,6 +112,10 @@ struct Load {
   os::Mapping produced;     // host copy of a produced segment on its way to the device
   Reservation produced_reservation;
   CancelFlag cancel;
+  // Why its blocks on disk will not do. Once nothing of it is under way any more, the source is
+  // asked for the segment instead (`remade`).
+  absl::Status damage;
+  bool remade = false;
   absl::Status status;  // first failure
   bool done = false;
 };

@@ -101,7 +101,8 @@ std::vector<EvictionCandidate> TierManagerImpl::CandidatesLocked(const RoomReque
                             .own = own,
                             .steps_ahead = steps,
                             .reload_us = ReloadUsLocked(link, segment.range.bytes),
-                            .hidden = ReloadUsLocked(link, tail_bytes) <= head_us});
+                            .hidden = ReloadUsLocked(link, tail_bytes) <= head_us,
+                            .sla_weight = model->spec.sla_weight});
     }
   }
   return candidates;

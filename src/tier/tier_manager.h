@@ -92,6 +92,8 @@ struct TierManagerOptions {
   // How long a caller that needs room waits for pins of others to be released before it gets
   // ResourceExhausted. This bounds any wait of threads that hold pins for each other.
   int64_t pin_wait_us = 2'000'000;
+  // Reads back what was copied to a device with memory of its own, and compares.
+  bool strict_check = false;
 };
 
 struct SegmentState {
@@ -123,6 +125,7 @@ struct TierSnapshot {
   std::vector<ModelState> models;
   std::vector<LinkState> links;
   uint64_t checksum_failures = 0;
+  uint64_t remade = 0;  // segments made anew by their source, because the disk's would not do
 };
 
 class TierManager {
@@ -148,9 +151,9 @@ class TierManager {
 
   // Pins a segment, loading it first if need be and evicting others for it. Waits. Errors:
   // Cancelled when `cancel` (may be null) is set meanwhile; ResourceExhausted with who holds what
-  // if nothing can be evicted; DataLoss if the bytes do not match their checksum at the source;
-  // other errors of the source as they are. A failed load leaves nothing booked, and the next
-  // Acquire tries again.
+  // if nothing can be evicted. Blocks that cannot be read or do not match their checksum are made
+  // anew by the source; its errors come as they are, with what was wrong with the blocks. A failed
+  // load leaves nothing booked, and the next Acquire tries again.
   absl::StatusOr<Pin> Acquire(ModelId model, uint32_t segment, Priority priority,
                               const CancelFlag* cancel);
 

@@ -62,8 +62,10 @@ class SegmentSource {
   };
   virtual OnDisk Locate(uint32_t segment) const = 0;
 
-  // Fills `out` (the segment's bytes, in host memory) when Locate() gives no file. Called on a
-  // worker thread of the manager; may take long; ends early with Cancelled when `cancel` is set.
+  // Fills `out` (the segment's bytes, in host memory) when Locate() gives no file, or when what it
+  // gave could not be read or did not match its checksum: then the bytes are made anew and the file
+  // is mended. Called on a worker thread of the manager; may take long; ends early with Cancelled
+  // when `cancel` is set.
   virtual absl::Status Produce(uint32_t segment, std::span<std::byte> out,
                                const CancelFlag* cancel) = 0;
 };
@@ -79,6 +81,8 @@ struct ModelSpec {
   std::string tenant;
   // Not evicted before this long after its last use, unless nothing else fits.
   int64_t hot_keep_us = 0;
+  // How much more than another's it counts if this model's weights are missing (its SLA class).
+  double sla_weight = 1.0;
   std::vector<SegmentSpec> segments;
   // Shared with the importer that still writes the image while the manager already loads from it.
   std::shared_ptr<SegmentSource> source;

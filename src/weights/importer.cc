@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "base/hash.h"
 #include "base/status.h"
+#include "base/units.h"
 
 namespace terrace::weights {
 namespace {
@@ -16,6 +17,8 @@ namespace {
 // How often an importer looks whether another process has finished the same image.
 constexpr absl::Duration kPoll = absl::Milliseconds(50);
 constexpr int kSpareBuffers = 2;
+// What a file system takes for an image's folder and the tables of its files.
+constexpr uint64_t kFolderBytes = 64 * kKiB;
 
 bool IsCancelled(const tier::CancelFlag* cancel) {
   return cancel != nullptr && cancel->cancelled.load(std::memory_order_relaxed);
@@ -117,7 +120,33 @@ absl::Status Importer::Produce(uint32_t segment, std::span<std::byte> out,
   while (demand.busy > 0) changed_.Wait(&mutex_);
   std::erase(demands_, &demand);
   changed_.SignalAll();
-  return demand.status;
+  const format::Image* image = image_.load(std::memory_order_acquire);
+  if (!demand.status.ok() || image == nullptr) return demand.status;
+  // Asked for although there is an image: its blocks are damaged.
+  mutex_.Unlock();
+  absl::Status status = Mend(*image, segment, out);
+  mutex_.Lock();
+  return status;
+}
+
+void Importer::Tell(const std::string& message) const {
+  if (options_.notice) options_.notice(message);
+}
+
+// The bytes just made are right or the segment fails; whether the disk takes them back is another
+// matter, without which serving goes on.
+absl::Status Importer::Mend(const format::Image& image, uint32_t segment,
+                            std::span<const std::byte> made) {
+  const std::string& name = plan_.segments[segment].name;
+  absl::StatusOr<int> mended = image.Mend(segment, made);
+  if (absl::IsDataLoss(mended.status())) return mended.status();
+  if (!mended.ok()) {
+    Tell(fmt::format("damaged blocks of {} cannot be mended, it is made anew each time: {}", name,
+                     Message(mended.status())));
+  } else if (*mended > 0) {
+    Tell(fmt::format("{} damaged blocks of {} were made anew from the source", *mended, name));
+  }
+  return absl::OkStatus();
 }
 
 Importer::Demand* Importer::OpenDemand() const {
@@ -246,6 +275,10 @@ bool Importer::OpenFinishedImage() {
 
 void Importer::Coordinate() {
   absl::Status status = WriteImage();
+  if (!status.ok() && !absl::IsCancelled(status)) {
+    Tell(fmt::format("no image could be written, the model is read from its source: {}",
+                     Message(status)));
+  }
   absl::MutexLock lock(&mutex_);
   outcome_ = status;
   changed_.SignalAll();
@@ -253,8 +286,11 @@ void Importer::Coordinate() {
 
 absl::Status Importer::WriteImage() {
   format::RemoveStaleImages(options_.image_folder, source_.identity).IgnoreError();
+  ASSIGN_OR_RETURN(storage::DiskClaim claim, ClaimDisk());
   ASSIGN_OR_RETURN(std::unique_ptr<format::ImageWriter> writer, BeginImage());
   if (writer == nullptr) return absl::OkStatus();  // another process made it
+  // From here on the files themselves count.
+  if (writer->preallocated()) claim.Release();
   {
     absl::MutexLock lock(&mutex_);
     for (int i = 0; i < thread_count_ + kSpareBuffers; ++i) {
@@ -275,6 +311,18 @@ absl::Status Importer::WriteImage() {
     if (unwritten_ > 0) return absl::CancelledError("the import was stopped");
   }
   return PublishImage(writer.get());
+}
+
+absl::StatusOr<storage::DiskClaim> Importer::ClaimDisk() const {
+  if (options_.disk == nullptr) return storage::DiskClaim();
+  const uint64_t manifest = format::SerializeManifest(ManifestOf(plan_, source_)).size();
+  // Checksums are written in digits, so the manifest grows by as many.
+  const uint64_t more = AlignUp(2 * manifest, format::kImageAlignment) + kFolderBytes;
+  return options_.disk->Claim(plan_.total_bytes + more, "an image", [this] {
+    absl::StatusOr<bool> removed = format::RemoveLeastUsedImage(options_.image_folder);
+    if (removed.ok() && *removed) Tell("an unused image made room for a new one");
+    return removed.ok() && *removed;
+  });
 }
 
 absl::StatusOr<std::unique_ptr<format::ImageWriter>> Importer::BeginImage() {

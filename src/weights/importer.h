@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,6 +23,7 @@
 #include "format/image.h"
 #include "format/model_source.h"
 #include "ops/backend.h"
+#include "storage/disk/disk_budget.h"
 #include "tier/types.h"
 #include "weights/packer.h"
 #include "weights/plan.h"
@@ -32,6 +34,12 @@ struct ImporterOptions {
   std::string image_folder;
   bool write_image = true;
   int threads = 0;  // that pack and write; 0: one a core, at most 4
+  // What images may take of the disk; null: as much as there is. Images that nobody has open make
+  // room, the longest unused first. Must outlive the importer.
+  storage::DiskBudget* disk = nullptr;
+  // Told, on any thread, what an operator should know: an image that could not be written or was
+  // mended. May be empty.
+  std::function<void(const std::string&)> notice;
 };
 
 // Thread-safe. Besides what it serves it holds two blocks (8 MiB) more than it has threads while
@@ -97,6 +105,9 @@ class Importer final : public tier::SegmentSource {
   absl::Status WriteImage();
   absl::StatusOr<std::unique_ptr<format::ImageWriter>> BeginImage();
   absl::Status PublishImage(format::ImageWriter* writer);
+  absl::StatusOr<storage::DiskClaim> ClaimDisk() const;
+  absl::Status Mend(const format::Image& image, uint32_t segment, std::span<const std::byte> made);
+  void Tell(const std::string& message) const;
   bool OpenFinishedImage();
   void Work();
   void WorkStep(Packer::Scratch* scratch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -35,6 +35,7 @@ class ModelWeightsImpl final : public ModelWeights {
     spec.name = options.name;
     spec.tenant = options.tenant;
     spec.hot_keep_us = options.hot_keep_us;
+    spec.sla_weight = options.sla_weight;
     spec.segments = segments_;
     spec.source = importer_;
     ASSIGN_OR_RETURN(tier_id_, manager_->Register(std::move(spec)));
@@ -73,8 +74,12 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Open(const OpenOptio
   std::string context = fmt::format("opening model '{}'", options.name);
   auto source = format::OpenGguf(options.source_path);
   if (!source.ok()) return WithContext(source.status(), context);
-  auto importer =
-      Importer::Create(*std::move(source), backend, {options.image_folder, options.write_image});
+  ImporterOptions importing;
+  importing.image_folder = options.image_folder;
+  importing.write_image = options.write_image;
+  importing.disk = options.disk;
+  importing.notice = options.notice;
+  auto importer = Importer::Create(*std::move(source), backend, importing);
   if (!importer.ok()) return WithContext(importer.status(), context);
   auto weights = std::make_unique<ModelWeightsImpl>(*std::move(importer), manager);
   absl::Status status = weights->Register(options);

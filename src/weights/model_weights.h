@@ -4,6 +4,7 @@
 #define TERRACE_WEIGHTS_MODEL_WEIGHTS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,10 @@
 #include "ops/backend.h"
 #include "ops/types.h"
 #include "tier/tier_manager.h"
+
+namespace terrace::storage {
+class DiskBudget;
+}
 
 namespace terrace::weights {
 
@@ -36,7 +41,11 @@ struct OpenOptions {
   std::string source_path;   // a GGUF file (any part of a split set starts from part 1)
   std::string image_folder;  // images live here, one folder each; created if absent
   int64_t hot_keep_us = 0;
+  double sla_weight = 1.0;  // see tier::ModelSpec
   bool write_image = true;  // false: always read from the source (diagnosis)
+  // See weights/importer.h.
+  storage::DiskBudget* disk = nullptr;
+  std::function<void(const std::string&)> notice;
 };
 
 // Opened weights. Thread-safe after Open. Unregisters from the manager when destroyed (no pin may

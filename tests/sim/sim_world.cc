@@ -85,6 +85,9 @@ class SimSource final : public tier::SegmentSource {
       return absl::UnavailableError("simulated source error");
     }
     std::memcpy(out.data(), good_image_.data() + starts_[segment], out.size());
+    if (segment < written_ && random_->Below(2) == 0) {  // the disk takes it back, or not
+      std::memcpy(image_.data() + starts_[segment], out.data(), out.size());
+    }
     if (written_ < sizes_.size() && random_->Below(2) == 0) ++written_;
     return absl::OkStatus();
   }

@@ -35,6 +35,11 @@ class TierManagerTest : public testing::TestWithParam<std::string> {
       options.before_copy = [this](device::CopyDirection) {
         return copy_fault_ != nullptr ? copy_fault_() : absl::OkStatus();
       };
+      options.after_copy = [this](device::CopyDirection direction, std::span<std::byte> bytes) {
+        if (spoil_copy_ != nullptr && direction == device::CopyDirection::kHostToDevice) {
+          spoil_copy_(bytes);
+        }
+      };
       device_ = device::CreateSimDevice(options, &clock_).value();
     }
   }
@@ -109,6 +114,7 @@ class TierManagerTest : public testing::TestWithParam<std::string> {
   ManualClock manual_{1'000'000};
   TestFolder folder_;
   std::function<absl::Status()> copy_fault_;
+  std::function<void(std::span<std::byte>)> spoil_copy_;
   std::unique_ptr<device::Device> device_;
   TierManagerOptions options_;
   FaultyReader* reader_ = nullptr;

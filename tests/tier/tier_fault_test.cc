@@ -28,26 +28,51 @@ TEST_P(TierFaultTest, ASpoiledReadIsReadAgain) {
   EXPECT_EQ(reader_->reads, 4);
 }
 
-TEST_P(TierFaultTest, ABadBlockIsDataLossAndNeverServed) {
+TEST_P(TierFaultTest, ADamagedSegmentIsMadeAnewByItsSource) {
+  Start(64 * kMiB);
+  auto source = MakeSource("a", {4096, 21 * kMiB});
+  source->blocks()[1][1].checksum ^= 1;
+  EXPECT_TRUE(Pass(Add("a", source), *source));
+  EXPECT_EQ(source->produced, 1);
+  EXPECT_EQ(manager_->Snapshot().remade, 1u);
+  EXPECT_EQ(manager_->Snapshot().checksum_failures, 2u);
+}
+
+TEST_P(TierFaultTest, SegmentsThatTheDiskRefusesComeFromTheirSource) {
+  Start(64 * kMiB);
+  auto source = MakeSource("a", {20 * kMiB, 8 * kMiB});
+  reader_->before = [](int, uint64_t) { return absl::UnavailableError("disk gone"); };
+  EXPECT_TRUE(Pass(Add("a", source), *source));
+  EXPECT_EQ(manager_->Snapshot().remade, 2u);
+}
+
+TEST_P(TierFaultTest, ABadBlockThatCannotBeMadeAnewIsNeverServed) {
   Start(64 * kMiB);
   auto source = MakeSource("a", {4096, 9 * kMiB});
   source->blocks()[1][1].checksum ^= 1;
+  source->on_produce = [](uint32_t, const CancelFlag*) {
+    return absl::DataLossError("the source is gone");
+  };
   ModelId a = Add("a", source);
   EXPECT_TRUE(Acquire(a, 0).ok());
   absl::Status status = Acquire(a, 1).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_NE(std::string(status.message()).find("the source is gone"), std::string::npos) << status;
   EXPECT_NE(std::string(status.message()).find("seg.1"), std::string::npos) << status;
   EXPECT_EQ(Resident(a), (std::vector<bool>{true, false}));
   EXPECT_EQ(manager_->Snapshot().device_used_bytes, 4096u);
   EXPECT_GE(manager_->Snapshot().checksum_failures, 2u);
 }
 
-TEST_P(TierFaultTest, AFailedLoadLeavesNothingAndTheNextOneWorks) {  // A38
+TEST_P(TierFaultTest, A38_AFailedLoadLeavesNothingAndTheNextOneWorks) {
   Start(64 * kMiB);
   auto source = MakeSource("a", {20 * kMiB});
   ModelId a = Add("a", source);
   reader_->before = [&](int number, uint64_t) {
     return number == 3 ? absl::UnavailableError("disk gone") : absl::OkStatus();
+  };
+  source->on_produce = [&](uint32_t, const CancelFlag*) {
+    return absl::UnavailableError("source gone");
   };
   absl::Status status = Acquire(a, 0).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
@@ -57,13 +82,13 @@ TEST_P(TierFaultTest, AFailedLoadLeavesNothingAndTheNextOneWorks) {  // A38
   EXPECT_TRUE(Pass(a, *source));
 }
 
-TEST_P(TierFaultTest, ACutOffImageIsDataLoss) {
+TEST_P(TierFaultTest, ACutOffImageIsMadeAnew) {
   Start(64 * kMiB);
   auto source = MakeSource("a", {8 * kMiB, 8 * kMiB});
   ASSERT_EQ(::truncate(source->file().path().c_str(), 10 * kMiB + 100), 0);
   ModelId a = Add("a", source);
-  EXPECT_TRUE(Acquire(a, 0).ok());
-  EXPECT_EQ(Acquire(a, 1).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_TRUE(Pass(a, *source));
+  EXPECT_EQ(manager_->Snapshot().remade, 1u);
 }
 
 TEST_P(TierFaultTest, AnImpossibleBlockListIsRefused) {
@@ -161,6 +186,21 @@ TEST_P(TierFaultTest, AFailedCopyIsTriedAgainThenTold) {
   EXPECT_EQ(Acquire(b, 0).status().code(), absl::StatusCode::kUnavailable);
   copy_fault_ = nullptr;
   EXPECT_TRUE(Pass(b, *source2));
+}
+
+TEST_P(TierFaultTest, AStrictCheckSeesWhatTheLinkSpoiled) {
+  if (device_->info().unified_memory) GTEST_SKIP() << "no copies on unified memory";
+  options_.strict_check = true;
+  Start(64 * kMiB);
+  auto source = MakeSource("a", {12 * kMiB}), source2 = MakeSource("b", {12 * kMiB});
+  std::atomic<int> copies{0};
+  spoil_copy_ = [&](std::span<std::byte> bytes) {
+    if (++copies == 2) bytes[bytes.size() - 1] ^= std::byte{1};
+  };
+  EXPECT_TRUE(Pass(Add("a", source), *source));
+  EXPECT_EQ(copies, 4);
+  spoil_copy_ = [](std::span<std::byte> bytes) { bytes[0] ^= std::byte{1}; };
+  EXPECT_EQ(Acquire(Add("b", source2), 0).status().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST_P(TierFaultTest, ADeviceWithLessThanTheBudgetEvictsInsteadOfFailing) {

@@ -43,7 +43,7 @@ TEST_P(TierManagerTest, TheRestFollowsTheFirstSegmentByItself) {
   EXPECT_EQ(Resident(a), std::vector<bool>(8, true));
 }
 
-TEST_P(TierManagerTest, BothModelsStayWhereBothFit) {  // A39, first case
+TEST_P(TierManagerTest, A39_BothModelsStayWhereBothFit) {
   Start(17 * kMiB);
   auto source = MakeSource("a", {4 * kMiB, 4 * kMiB});
   auto source2 = MakeSource("b", {4 * kMiB, 4 * kMiB});
@@ -56,7 +56,7 @@ TEST_P(TierManagerTest, BothModelsStayWhereBothFit) {  // A39, first case
   EXPECT_EQ(State(a).evictions + State(b).evictions, 0u);
 }
 
-TEST_P(TierManagerTest, TailsOfTheIdleModelMakeRoomAndTheHeadStays) {  // A39, second case
+TEST_P(TierManagerTest, A39_TailsOfTheIdleModelMakeRoomAndTheHeadStays) {
   Start(16 * kMiB - 4096);
   auto source = MakeSource("a", std::vector<uint64_t>(4, 2 * kMiB));
   auto source2 = MakeSource("b", std::vector<uint64_t>(4, 2 * kMiB));
@@ -71,7 +71,7 @@ TEST_P(TierManagerTest, TailsOfTheIdleModelMakeRoomAndTheHeadStays) {  // A39, s
   EXPECT_LE(manager_->Snapshot().device_used_bytes, options_.device_budget_bytes);
 }
 
-TEST_P(TierManagerTest, ASegmentAboveTheBudgetIsRefusedWithNeedAndBudget) {  // A39, third case
+TEST_P(TierManagerTest, A39_ASegmentAboveTheBudgetIsRefusedWithNeedAndBudget) {
   Start(8 * kMiB);
   auto source = MakeSource("a", {4 * kMiB, 12 * kMiB});
   absl::Status status = manager_->Register(source->Spec("a", source)).status();
@@ -368,6 +368,9 @@ TEST_P(TierManagerTest, ABadBlockLeavesNoCopyOnTheHost) {
   Start(64 * kMiB);
   auto source = MakeSource("a", {9 * kMiB});
   source->blocks()[0][1].checksum ^= 1;
+  source->on_produce = [&](uint32_t, const CancelFlag*) {
+    return source->produced == 1 ? absl::DataLossError("gone") : absl::OkStatus();
+  };
   ModelId a = Add("a", source);
   EXPECT_EQ(Acquire(a, 0).status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(State(a).host_bytes, 0u);

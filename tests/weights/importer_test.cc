@@ -30,7 +30,11 @@ class ImporterTest : public ::testing::Test {
   std::shared_ptr<Importer> Make(const std::string& path, bool write_image = true) {
     auto source = format::OpenGguf(path);
     EXPECT_TRUE(source.ok()) << source.status();
-    auto importer = Importer::Create(*std::move(source), backend_.get(), {images_, write_image, 2});
+    ImporterOptions options{images_, write_image, 2, disk_, [this](const std::string& message) {
+                              absl::MutexLock lock(&mutex_);
+                              notices_.push_back(message);
+                            }};
+    auto importer = Importer::Create(*std::move(source), backend_.get(), options);
     EXPECT_TRUE(importer.ok()) << importer.status();
     return *importer;
   }
@@ -72,8 +76,20 @@ class ImporterTest : public ::testing::Test {
     return names;
   }
 
+  // Flips a bit of a byte on disk.
+  static void Spoil(const std::string& path, uint64_t offset) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(offset));
+    const char byte = static_cast<char>(file.get() ^ 4);
+    file.seekp(static_cast<std::streamoff>(offset));
+    file.put(byte);
+  }
+
   TempFolder folder_;
   std::string images_ = folder_ / "images";
+  storage::DiskBudget* disk_ = nullptr;
+  absl::Mutex mutex_;
+  std::vector<std::string> notices_;  // guarded by mutex_ while importers run
   ThreadTeam team_{1};
   std::unique_ptr<ops::Backend> backend_ = MakeBackend(true, &team_);
 };
@@ -126,6 +142,66 @@ TEST_F(ImporterTest, ACancelledProduceEndsAndTheNextOneWorks) {
   EXPECT_TRUE(importer->Produce(0, out, &cancel).ok());
   out.pop_back();
   EXPECT_TRUE(absl::IsInvalidArgument(importer->Produce(0, out, nullptr)));
+}
+
+TEST_F(ImporterTest, DamagedBlocksAreMadeAnewAndMended) {
+  std::string path = folder_ / "m.gguf";
+  WriteModel(path, 16);
+  auto importer = Make(path);
+  importer->Start();
+  ASSERT_TRUE(importer->WaitForImage().ok());
+  const auto place = importer->Locate(1);
+  const std::vector<std::byte> right = FromImage(*importer, 1);
+  Spoil(place.file->path(), place.blocks[0].offset + 100);
+  alignas(4096) static std::byte out[8 << 20];
+  ASSERT_LE(right.size(), sizeof(out));
+  const std::span<std::byte> made(out, right.size());
+  ASSERT_TRUE(importer->Produce(1, made, nullptr).ok());
+  EXPECT_TRUE(std::equal(right.begin(), right.end(), made.begin()));
+  EXPECT_EQ(FromImage(*importer, 1), right);
+  ASSERT_EQ(notices_.size(), 1u);
+  EXPECT_THAT(notices_[0], HasSubstr("1 damaged blocks of blk.0.attn"));
+}
+
+TEST_F(ImporterTest, AnImageBeyondTheDisksCapIsNotWritten) {
+  std::string path = folder_ / "m.gguf";
+  WriteModel(path, 16);
+  storage::DiskBudget small({images_}, 10 * kMiB);
+  disk_ = &small;
+  auto importer = Make(path);
+  importer->Start();
+  EXPECT_TRUE(absl::IsResourceExhausted(importer->WaitForImage())) << importer->WaitForImage();
+  EXPECT_EQ(storage::PhysicalBytes(images_), 0u);
+  EXPECT_EQ(small.used_bytes(), 0u);
+  ASSERT_EQ(notices_.size(), 1u);
+  EXPECT_THAT(notices_[0], HasSubstr("storage.disk.size"));
+  EXPECT_EQ(Produced(*importer, 0).size(), importer->plan().segments[0].bytes) << "it still serves";
+}
+
+TEST_F(ImporterTest, UnusedImagesMakeRoomTheLongestUnusedFirst) {
+  std::vector<std::string> paths;
+  for (int i = 0; i < 4; ++i) {
+    paths.push_back(folder_ / ("m" + std::to_string(i) + ".gguf"));
+    WriteModel(paths[static_cast<size_t>(i)], 16, static_cast<uint64_t>(i));
+  }
+  storage::DiskBudget disk({images_}, 40 * kMiB);  // two of them
+  disk_ = &disk;
+  auto import = [&](size_t i) {
+    auto importer = Make(paths[i]);
+    importer->Start();
+    const absl::Status status = importer->WaitForImage();
+    EXPECT_LE(storage::PhysicalBytes(images_), 40 * kMiB);
+    return std::pair(std::move(importer), status);
+  };
+  EXPECT_TRUE(import(0).second.ok());
+  auto used = import(1);
+  ASSERT_TRUE(used.second.ok());
+  EXPECT_TRUE(import(2).second.ok()) << "the first was in nobody's use";
+  EXPECT_FALSE(Make(paths[0])->image_complete());
+  EXPECT_TRUE(Make(paths[1])->image_complete());
+  auto used_too = import(2);
+  EXPECT_TRUE(absl::IsResourceExhausted(import(3).second)) << "both are in use";
+  EXPECT_TRUE(Make(paths[2])->image_complete());
 }
 
 TEST_F(ImporterTest, StoppingAnImportLeavesNothing) {

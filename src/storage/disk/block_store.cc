@@ -197,15 +197,9 @@ absl::Status BlockStore::Write(const BlockKey& key, std::span<const std::byte> d
   const int64_t start_us = clock_->NowUs();
   const absl::Status status = write();
   const int64_t took_us = clock_->NowUs() - start_us;
+  if (!status.ok()) return WriteFailed(partial, bytes, status);
   absl::MutexLock lock(&mutex_);
   reserved_bytes_ -= bytes;
-  if (!status.ok()) {
-    std::error_code ignored;
-    fs::remove(partial, ignored);
-    ++state_.refused;
-    state_.read_only = true;
-    return status;
-  }
   if (index_.contains(key)) return absl::OkStatus();  // another thread wrote the same block
   order_.push_back(key);
   index_[key] = {bytes, std::prev(order_.end())};
@@ -213,6 +207,24 @@ absl::Status BlockStore::Write(const BlockKey& key, std::span<const std::byte> d
   ++state_.written;
   Average(data.size(), took_us, &state_.write_bytes_per_s);
   return absl::OkStatus();
+}
+
+absl::Status BlockStore::WriteFailed(const std::string& partial, uint64_t bytes,
+                                     const absl::Status& status) {
+  std::error_code ignored;
+  fs::remove(partial, ignored);
+  bool first = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    reserved_bytes_ -= bytes;
+    ++state_.refused;
+    first = !std::exchange(state_.read_only, true);
+  }
+  if (first && options_.notice) {
+    options_.notice(fmt::format(
+        "nothing is written to the disk any more, what is there is read: {}", Message(status)));
+  }
+  return status;
 }
 
 absl::Status BlockStore::ReadChecked(const BlockKey& key, std::span<std::byte> out) const {

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <span>
@@ -37,6 +38,8 @@ struct BlockStoreOptions {
   uint64_t cap_bytes = 0;     // of files, as the file system counts them
   double watermark = 0.90;    // eviction starts above this share of the cap ...
   double evict_share = 0.05;  // ... and removes this share of it, least recently used first
+  // Told once, on a thread that writes, that and why the store has become read-only. May be empty.
+  std::function<void(const std::string&)> notice;
 };
 
 struct BlockStoreState {
@@ -87,6 +90,8 @@ class BlockStore {
   std::string PathOf(const BlockKey& key) const;
   bool MakeRoomLocked(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RemoveLocked(const BlockKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What follows from a failed write of `bytes` to the file `partial`; returns `status`.
+  absl::Status WriteFailed(const std::string& partial, uint64_t bytes, const absl::Status& status);
   absl::Status ReadChecked(const BlockKey& key, std::span<std::byte> out) const;
 
   const BlockStoreOptions options_;
