@@ -15,31 +15,30 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "device/host_stream.h"
+#include "device/range_set.h"
 #include "os/mapping.h"
 
 namespace terrace::device {
 namespace {
 
-// First fit over an address-ordered map of free ranges, neighbours joined on free.
+// First fit.
 class Arena {
  public:
   explicit Arena(os::Mapping mapping) : mapping_(std::move(mapping)) {
-    free_[0] = mapping_.bytes();
+    free_.Add({0, mapping_.bytes()});
   }
 
   absl::StatusOr<std::byte*> Allocate(uint64_t bytes, const std::string& device) {
-    for (auto it = free_.begin(); it != free_.end(); ++it) {
-      if (it->second < bytes) continue;
-      const uint64_t offset = it->first;
-      const uint64_t left = it->second - bytes;
-      free_.erase(it);
-      if (left > 0) free_[offset + bytes] = left;
+    uint64_t largest = 0;
+    for (const auto& [begin, end] : free_.ranges()) {
+      largest = std::max(largest, end - begin);
+      if (end - begin < bytes) continue;
+      const uint64_t offset = begin;
+      free_.Remove({offset, offset + bytes});
       used_[offset] = bytes;
       allocated_ += bytes;
       return mapping_.data() + offset;
     }
-    uint64_t largest = 0;
-    for (const auto& [offset, size] : free_) largest = std::max(largest, size);
     return absl::ResourceExhaustedError(
         fmt::format("{}: {} asked for, {} of {} are allocated, the largest free range has {}",
                     device, FormatBytes(bytes), FormatBytes(allocated_),
@@ -54,19 +53,7 @@ class Arena {
     allocated_ -= bytes;
     // Pages really leave, so that a resident-set reading of a test means something.
     (void)mapping_.Discard(offset, bytes);
-    auto next = free_.lower_bound(offset);
-    if (next != free_.end() && offset + bytes == next->first) {
-      bytes += next->second;
-      next = free_.erase(next);
-    }
-    if (next != free_.begin()) {
-      auto previous = std::prev(next);
-      if (previous->first + previous->second == offset) {
-        previous->second += bytes;
-        return;
-      }
-    }
-    free_[offset] = bytes;
+    free_.Add({offset, offset + bytes});
   }
 
   // True if [data, data + bytes) lies in one allocation.
@@ -88,8 +75,8 @@ class Arena {
  private:
   os::Mapping mapping_;
   uint64_t allocated_ = 0;
-  std::map<uint64_t, uint64_t> free_;  // offset to bytes
-  std::map<uint64_t, uint64_t> used_;
+  RangeSet free_;                      // offsets
+  std::map<uint64_t, uint64_t> used_;  // offset to bytes
 };
 
 class SimDeviceImpl final : public SimDevice, public CopyModel {

@@ -1,0 +1,107 @@
+#include "device/cpu/page_arena.h"
+
+#include <sanitizer/asan_interface.h>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/status.h"
+#include "base/units.h"
+
+namespace terrace::device {
+
+absl::StatusOr<PageArena> PageArena::Reserve(uint64_t bytes, bool huge_pages) {
+  os::MappingOptions options;
+  options.huge_pages = huge_pages;
+  ASSIGN_OR_RETURN(os::Mapping mapping, os::Mapping::Anonymous(bytes, options));
+  return PageArena(std::move(mapping));
+}
+
+PageArena::PageArena(os::Mapping mapping) : mapping_(std::move(mapping)) {
+  free_.Add({0, mapping_.bytes()});
+  ASAN_POISON_MEMORY_REGION(mapping_.data(), mapping_.bytes());
+}
+
+Range PageArena::RangeOf(const std::byte* data, uint64_t bytes) const {
+  const auto begin = static_cast<uint64_t>(data - mapping_.data());
+  return {begin, begin + bytes};
+}
+
+absl::StatusOr<std::byte*> PageArena::Take(uint64_t bytes, Contents contents) {
+  auto kept_inside = [&](Range range) {
+    uint64_t sum = 0;
+    for (const Range& part : kept_.Inside(range)) sum += part.size();
+    return sum;
+  };
+  // The range that has the most pages already where those are of use; then the tightest.
+  std::tuple<uint64_t, uint64_t> best_cost;
+  Range best;
+  for (const auto& [begin, end] : free_.ranges()) {
+    if (end - begin < bytes) continue;
+    for (const Range range : {Range{begin, begin + bytes}, Range{end - bytes, end}}) {
+      const uint64_t missing =
+          contents == Contents::kAnything ? bytes - kept_inside(range) : uint64_t{0};
+      const std::tuple cost{missing, end - begin};
+      if (best.size() == 0 || cost < best_cost) {
+        best_cost = cost;
+        best = range;
+      }
+    }
+  }
+  if (best.size() == 0) {
+    return absl::ResourceExhaustedError(fmt::format("no free range of {} among {} in {} pieces",
+                                                    FormatBytes(bytes), FormatBytes(free_.size()),
+                                                    free_.ranges().size()));
+  }
+  free_.Remove(best);
+  if (contents == Contents::kZero) {
+    for (const Range& dirty : kept_.Inside(best)) Discard(dirty);
+  }
+  kept_.Remove(best);
+  std::byte* data = mapping_.data() + best.begin;
+  ASAN_UNPOISON_MEMORY_REGION(data, bytes);
+  return data;
+}
+
+void PageArena::Free(std::byte* data, uint64_t bytes) {
+  ASAN_POISON_MEMORY_REGION(data, bytes);
+  const Range range = RangeOf(data, bytes);
+  free_.Add(range);
+  DiscardFree(range);
+}
+
+void PageArena::Keep(std::byte* data, uint64_t bytes) {
+  ASAN_POISON_MEMORY_REGION(data, bytes);
+  free_.Add(RangeOf(data, bytes));
+  kept_.Add(RangeOf(data, bytes));
+}
+
+void PageArena::DiscardKept(uint64_t bytes) {
+  while (kept_.size() > bytes) {
+    const auto& [begin, end] = *kept_.ranges().rbegin();
+    const Range range{std::max(begin, end - std::min(end - begin, kept_.size() - bytes)), end};
+    kept_.Remove(range);
+    DiscardFree(range);
+  }
+}
+
+// The kernel brings huge pages in whole, so beside a range that goes may lie pages that nobody
+// took.
+void PageArena::DiscardFree(Range range) {
+  const Range wide{range.begin & ~(os::kHugePageBytes - 1),
+                   std::min(AlignUp(range.end, os::kHugePageBytes), mapping_.bytes())};
+  for (const Range& hole : free_.Inside(wide)) {
+    if (hole.end < range.begin || hole.begin > range.end) continue;
+    for (const Range& gone : kept_.Outside(hole)) Discard(gone);
+  }
+}
+
+void PageArena::Discard(Range range) {
+  // Fails only for a range that is no whole number of pages.
+  (void)mapping_.Discard(range.begin, range.size());
+}
+
+}  // namespace terrace::device

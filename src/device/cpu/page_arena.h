@@ -1,0 +1,50 @@
+// The memory of the cpu device: one stretch of addresses, backed by huge pages where the kernel has
+// them, from which ranges are taken. Ranges of any size share huge pages, so that a read from disk
+// meets large pieces of physical memory wherever it lands: with ordinary pages the same disk gives
+// a third less. What was given back may keep its pages for whoever writes over them next.
+#ifndef TERRACE_DEVICE_CPU_PAGE_ARENA_H_
+#define TERRACE_DEVICE_CPU_PAGE_ARENA_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "device/range_set.h"
+#include "os/mapping.h"
+
+namespace terrace::device {
+
+// Not thread-safe. All sizes are multiples of a page.
+class PageArena {
+ public:
+  enum class Contents : uint8_t { kZero, kAnything };
+
+  PageArena() = default;
+  // Reserves addresses, no memory. ResourceExhausted if there are not enough.
+  static absl::StatusOr<PageArena> Reserve(uint64_t bytes, bool huge_pages);
+
+  // ResourceExhausted if no free range is large enough.
+  absl::StatusOr<std::byte*> Take(uint64_t bytes, Contents contents);
+  // The pages leave the process.
+  void Free(std::byte* data, uint64_t bytes);
+  // The pages stay until something is taken over them, or Discard.
+  void Keep(std::byte* data, uint64_t bytes);
+  // Lets kept pages go until at most `bytes` are left.
+  void DiscardKept(uint64_t bytes);
+
+  uint64_t kept_bytes() const { return kept_.size(); }
+
+ private:
+  explicit PageArena(os::Mapping mapping);
+  Range RangeOf(const std::byte* data, uint64_t bytes) const;
+  void DiscardFree(Range range);
+  void Discard(Range range);
+
+  os::Mapping mapping_;
+  RangeSet free_;  // offsets in mapping_
+  RangeSet kept_;  // those of them that hold pages
+};
+
+}  // namespace terrace::device
+
+#endif  // TERRACE_DEVICE_CPU_PAGE_ARENA_H_
