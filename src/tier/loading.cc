@@ -100,6 +100,9 @@ void TierManagerImpl::Pump() {
       case Step::Type::kRead:
         Read(step.load, step.transfer);
         break;
+      case Step::Type::kReadRange:
+        ReadRange(step.ranges, step.transfer);
+        break;
       case Step::Type::kCopy:
         Copy(step.load, step.transfer);
         break;
@@ -119,6 +122,12 @@ bool TierManagerImpl::NextStepLocked(Step* step) {
     if (!transfer.has_value()) return false;
     step->type = type;
     step->transfer = *transfer;
+    if (auto ranges = ranges_.find(transfer->owner); ranges != ranges_.end()) {
+      step->type = Step::Type::kReadRange;
+      step->ranges = ranges->second;
+      step->ranges->started[transfer->index] = true;
+      return true;
+    }
     step->load = loads_.at(transfer->owner);
     ++step->load->active;
     return true;
@@ -127,7 +136,7 @@ bool TierManagerImpl::NextStepLocked(Step* step) {
   // A read that leaves no copy on the host needs a slot of the staging ring until its bytes have
   // reached the device.
   if ((unified_ || !free_slots_.empty()) && start(disk_, Step::Type::kRead)) {
-    if (!unified_ && !step->load->fills_host) {
+    if (!unified_ && step->load != nullptr && !step->load->fills_host) {
       step->load->runs[step->transfer.index].slot = free_slots_.back();
       free_slots_.pop_back();
     }

@@ -44,7 +44,7 @@ TierManagerImpl::~TierManagerImpl() {
   Pump();
   {
     absl::MutexLock lock(&mutex_);
-    while (!loads_.empty()) WaitLocked(kForeverUs);
+    while (!loads_.empty() || !ranges_.empty()) WaitLocked(kForeverUs);
     for (const auto& [id, model] : models_) {
       for (uint32_t i = 0; i < model->segments.size(); ++i) {
         if (model->segments[i].residence == Residence::kResident) {

@@ -47,6 +47,10 @@ class TierManagerImpl {
   absl::StatusOr<Pin> Acquire(ModelId model, uint32_t segment, Priority priority,
                               const CancelFlag* cancel);
   absl::StatusOr<DeviceBuffer> Allocate(const Owner& owner, uint64_t bytes);
+  uint64_t ReadRanges(std::vector<FileRange> ranges, Priority priority,
+                      TierManager::RangeDone done);
+  void CancelRanges(uint64_t number);
+  TierManager::DiskLoad disk_load() const;
   void SetIdleMemory(IdleMemory* idle) { idle_memory_ = idle; }
   void EvictModel(ModelId model);
   void Lease(ModelId model, int64_t until_us);
@@ -66,10 +70,19 @@ class TierManagerImpl {
     uint32_t segment = 0;
     Priority priority = Priority::kDemand;
   };
+  // Reads of file ranges that were asked for together; shared by its transfers' callbacks.
+  struct RangeReads {
+    uint64_t id = 0;
+    std::vector<FileRange> ranges;
+    std::vector<bool> started;
+    size_t left = 0;
+    TierManager::RangeDone done;
+  };
   // A step that has to run outside the lock.
   struct Step {
-    enum class Type : uint8_t { kLocate, kProduce, kRead, kCopy } type;
+    enum class Type : uint8_t { kLocate, kProduce, kRead, kReadRange, kCopy } type;
     std::shared_ptr<Load> load;
+    std::shared_ptr<RangeReads> ranges;  // of kReadRange, instead of a load
     Transfer transfer;
   };
 
@@ -138,6 +151,10 @@ class TierManagerImpl {
   void LeaveHostLocked(Load& load, bool loaded) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckHostLocked(const Model& model) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // range_reads.cc: ranges of files.
+  void ReadRange(const std::shared_ptr<RangeReads>& reads, const Transfer& transfer);
+  void RangesEndedLocked(RangeReads& reads, size_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   // loading.cc: loads.
   absl::StatusOr<std::shared_ptr<Load>> StartLoadLocked(Model& model, uint32_t segment,
                                                         Priority priority)
@@ -191,6 +208,8 @@ class TierManagerImpl {
   ModelId next_model_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::flat_hash_map<uint64_t, std::shared_ptr<Load>> loads_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_load_ ABSL_GUARDED_BY(mutex_) = 1;
+  // Numbered together with loads.
+  absl::flat_hash_map<uint64_t, std::shared_ptr<RangeReads>> ranges_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Load>> to_locate_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::byte*, DeviceRange> buffers_ ABSL_GUARDED_BY(mutex_);
   std::vector<int32_t> free_slots_ ABSL_GUARDED_BY(mutex_);

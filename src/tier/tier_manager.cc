@@ -128,6 +128,11 @@ absl::StatusOr<Pin> TierManager::Acquire(ModelId model, uint32_t segment, Priori
 absl::StatusOr<DeviceBuffer> TierManager::Allocate(const Owner& owner, uint64_t bytes) {
   return impl_->Allocate(owner, bytes);
 }
+uint64_t TierManager::ReadRanges(std::vector<FileRange> ranges, Priority priority, RangeDone done) {
+  return impl_->ReadRanges(std::move(ranges), priority, std::move(done));
+}
+void TierManager::CancelRanges(uint64_t number) { impl_->CancelRanges(number); }
+TierManager::DiskLoad TierManager::disk_load() const { return impl_->disk_load(); }
 void TierManager::SetIdleMemory(IdleMemory* idle) { impl_->SetIdleMemory(idle); }
 
 void TierManager::Lease(ModelId model, int64_t until_us) { impl_->Lease(model, until_us); }

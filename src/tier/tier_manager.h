@@ -128,6 +128,14 @@ struct TierSnapshot {
   uint64_t remade = 0;  // segments made anew by their source, because the disk's would not do
 };
 
+// A piece of a file that belongs to no segment (stored KV). File and memory must stay valid until
+// the read has ended.
+struct FileRange {
+  const os::DirectFile* file = nullptr;
+  uint64_t offset = 0;
+  std::span<std::byte> out;
+};
+
 class TierManager {
  public:
   // `device` and `clock` must outlive the manager.
@@ -160,6 +168,21 @@ class TierManager {
   // Device memory for KV or workspace, evicting idle weights if need be. ResourceExhausted with who
   // holds what if it cannot be had.
   absl::StatusOr<DeviceBuffer> Allocate(const Owner& owner, uint64_t bytes);
+
+  // Reads ranges into host memory as part of the disk link's traffic: in its order (`priority`,
+  // then first asked), within its depth, counted with what it moves. `done(i, status)` is called
+  // once for each range, in any order, on a thread of the reader or of whoever asks the link for
+  // more; it must not block. Nothing of the bytes is checked. Returns a number for CancelRanges.
+  using RangeDone = std::function<void(size_t index, absl::Status status)>;
+  uint64_t ReadRanges(std::vector<FileRange> ranges, Priority priority, RangeDone done);
+  // Those that have not started end as Cancelled, before this returns; the others end as they do.
+  void CancelRanges(uint64_t number);
+  // What the disk link gives when busy (bytes/s; 0: not known yet) and the bytes that wait for it.
+  struct DiskLoad {
+    double bytes_per_s = 0;
+    uint64_t queued_bytes = 0;
+  };
+  DiskLoad disk_load() const;
 
   // Where idle device memory may be asked back from; null for none. Set before other threads use
   // the manager; must outlive those uses.
