@@ -21,10 +21,11 @@ constexpr int32_t kDiagnosisRows = 32;
 class PinnedWeights final : public model::WeightProvider {
  public:
   PinnedWeights(const EngineModel& model, tier::TierManager* manager, const Clock* clock,
-                const tier::CancelFlag* cancel)
+                std::span<const kv::Sequence* const> arriving, const tier::CancelFlag* cancel)
       : model_(model),
         manager_(manager),
         clock_(clock),
+        arriving_(arriving),
         cancel_(cancel),
         slots_(model.weights().segments().size()) {}
 
@@ -37,7 +38,10 @@ class PinnedWeights final : public model::WeightProvider {
         return status;
       }
     }
-    return absl::OkStatus();
+    if (stage != Stage::kAttention || arriving_.empty()) return absl::OkStatus();
+    absl::Status status = AwaitKv(layer);
+    if (!status.ok()) Leave(stage, layer);
+    return status;
   }
 
   void Leave(Stage stage, int32_t layer) override {
@@ -63,12 +67,23 @@ class PinnedWeights final : public model::WeightProvider {
   }
 
   int64_t wait_us() const { return wait_us_; }
+  int64_t kv_wait_us() const { return kv_wait_us_; }
 
  private:
   struct Slot {
     tier::Pin pin;
     int32_t count = 0;
   };
+
+  absl::Status AwaitKv(int32_t layer) {
+    const int64_t start_us = clock_->NowUs();
+    absl::Status status;
+    for (const kv::Sequence* kv : arriving_) {
+      if (status.ok()) status = kv->AwaitLayer(layer, cancel_);
+    }
+    kv_wait_us_ += clock_->NowUs() - start_us;
+    return status;
+  }
 
   absl::Status PinSegment(uint32_t segment) {
     Slot& slot = slots_[segment];
@@ -96,9 +111,11 @@ class PinnedWeights final : public model::WeightProvider {
   const EngineModel& model_;
   tier::TierManager* manager_;
   const Clock* clock_;
+  const std::span<const kv::Sequence* const> arriving_;
   const tier::CancelFlag* cancel_;
   std::vector<Slot> slots_;
   int64_t wait_us_ = 0;
+  int64_t kv_wait_us_ = 0;
 };
 
 bool AllFinite(std::span<const float> values) {
@@ -144,8 +161,10 @@ absl::Status Engine::GrowWorkspace(uint64_t bytes) {
   return absl::OkStatus();
 }
 
-absl::Status Engine::Forward(EngineModel& model, const Rows& rows, const tier::CancelFlag* cancel,
-                             ops::Matrix* logits, int64_t* wait_us) {
+absl::Status Engine::Forward(EngineModel& model, const Rows& rows,
+                             std::span<const kv::Sequence* const> arriving,
+                             const tier::CancelFlag* cancel, ops::Matrix* logits,
+                             StepResult* step) {
   const auto row_count = static_cast<int32_t>(rows.tokens.size());
   const auto logit_count = static_cast<int32_t>(rows.logit_rows.size());
   RETURN_IF_ERROR(GrowWorkspace(model.architecture().WorkspaceBytes(row_count, logit_count)));
@@ -160,10 +179,11 @@ absl::Status Engine::Forward(EngineModel& model, const Rows& rows, const tier::C
   input.batch.sequences = rows.sequences;
   input.kv = model.kv_geometry();
   input.logit_rows = rows.logit_rows;
-  PinnedWeights provider(model, manager_, clock_, cancel);
+  PinnedWeights provider(model, manager_, clock_, arriving, cancel);
   absl::StatusOr<ops::Matrix> result = model.architecture().Forward(
       input, *backend_, provider, {workspace_.data(), workspace_.bytes()});
-  *wait_us = provider.wait_us();
+  step->weight_wait_us += provider.wait_us();
+  step->kv_wait_us += provider.kv_wait_us();
   RETURN_IF_ERROR(result.status());
   *logits = *result;
   return absl::OkStatus();
@@ -173,18 +193,26 @@ absl::StatusOr<StepResult> Engine::Step(EngineModel& model, std::span<const Step
                                         const tier::CancelFlag* cancel) {
   StepResult result;
   Rows rows;
+  std::vector<const kv::Sequence*> arriving;
   absl::Status status;
   for (const StepEntry& entry : entries) {
     const int32_t new_length = entry.kv->length() + static_cast<int32_t>(entry.tokens.size());
     status = entry.kv->Reserve(new_length);
     if (!status.ok()) break;
     rows.Append(*entry.kv, entry.tokens);
+    if (entry.kv->arriving()) arriving.push_back(entry.kv);
     if (!entry.want_logits) continue;
     const auto end = static_cast<int32_t>(rows.tokens.size());
     for (int32_t back = entry.guessed; back >= 0; --back) rows.logit_rows.push_back(end - 1 - back);
   }
   ops::Matrix logits;
-  if (status.ok()) status = Forward(model, rows, cancel, &logits, &result.weight_wait_us);
+  if (status.ok()) status = Forward(model, rows, arriving, cancel, &logits, &result);
+  // Nothing that was computed from KV on its way counts before that KV has been checked.
+  const int64_t settle_us = arriving.empty() ? 0 : clock_->NowUs();
+  for (const StepEntry& entry : entries) {
+    if (status.ok()) status = entry.kv->Settle(cancel);
+  }
+  if (settle_us > 0) result.kv_wait_us += clock_->NowUs() - settle_us;
   if (!status.ok()) {
     for (const StepEntry& entry : entries) entry.kv->TrimReserve();
     return status;
@@ -238,8 +266,8 @@ absl::StatusOr<std::vector<float>> Engine::AllLogits(EngineModel& model,
     rows.Append(kv, chunk);
     for (size_t i = 0; i < chunk.size(); ++i) rows.logit_rows.push_back(static_cast<int32_t>(i));
     ops::Matrix logits;
-    int64_t wait_us = 0;
-    RETURN_IF_ERROR(Forward(model, rows, nullptr, &logits, &wait_us));
+    StepResult step;
+    RETURN_IF_ERROR(Forward(model, rows, {}, nullptr, &logits, &step));
     for (int32_t i = 0; i < logits.rows; ++i) {
       out.insert(out.end(), logits.row(i), logits.row(i) + logits.cols);
     }

@@ -45,6 +45,7 @@ struct EntryResult {
 struct StepResult {
   std::vector<EntryResult> entries;  // in entry order
   int64_t weight_wait_us = 0;        // time spent waiting for segments
+  int64_t kv_wait_us = 0;            // and for KV on its way
 };
 
 class Engine {
@@ -52,8 +53,10 @@ class Engine {
   // All must outlive the engine.
   Engine(ops::Backend* backend, tier::TierManager* manager, const Clock* clock);
 
-  // Runs one step. Errors leave every sequence as it was before: ResourceExhausted (KV or workspace
-  // cannot be had), Cancelled, or the error of a load that failed.
+  // Runs one step. A sequence whose KV is still on its way (kv::Restore) is waited for layer by
+  // layer. Errors leave every sequence as it was before: ResourceExhausted (KV or workspace cannot
+  // be had), Cancelled, Unavailable while `arriving()` (what came is no good: DropArriving), or the
+  // error of a load that failed.
   absl::StatusOr<StepResult> Step(EngineModel& model, std::span<const StepEntry> entries,
                                   const tier::CancelFlag* cancel);
 
@@ -67,8 +70,10 @@ class Engine {
 
  private:
   struct Rows;
-  absl::Status Forward(EngineModel& model, const Rows& rows, const tier::CancelFlag* cancel,
-                       ops::Matrix* logits, int64_t* wait_us);
+  // `arriving`: entries' KV that is waited for layer by layer. Adds waits to `result`.
+  absl::Status Forward(EngineModel& model, const Rows& rows,
+                       std::span<const kv::Sequence* const> arriving,
+                       const tier::CancelFlag* cancel, ops::Matrix* logits, StepResult* result);
   // Makes the workspace at least `bytes` large.
   absl::Status GrowWorkspace(uint64_t bytes);
 

@@ -82,6 +82,13 @@ absl::StatusOr<std::shared_ptr<EngineModel>> EngineModel::Create(
   out->kv_geometry_.kv_heads = config.kv_heads;
   out->kv_geometry_.key_dim = config.key_dim;
   out->kv_geometry_.value_dim = config.value_dim;
+  for (const model::LayerConfig& layer : config.layers) {
+    if (layer.window == 0) {
+      out->kv_window_ = 0;
+      break;
+    }
+    out->kv_window_ = std::max(out->kv_window_, layer.window);
+  }
   out->stage_segments_.resize(2 + 2 * static_cast<size_t>(config.layer_count()));
   for (const model::TensorNeed& need : out->architecture_->tensors()) {
     const weights::TensorPlace* place = weights->Find(need.name);

@@ -72,6 +72,8 @@ class EngineModel {
   // The segments that a stage of the forward pass reads.
   std::span<const uint32_t> StageSegments(model::WeightProvider::Stage stage, int32_t layer) const;
 
+  // Tokens that the layer which looks back furthest can see; 0 if some layer sees all of them.
+  int32_t kv_window() const { return kv_window_; }
   // Bytes of KV that a sequence of `tokens` tokens needs.
   uint64_t KvBytes(int32_t tokens) const;
 
@@ -83,6 +85,7 @@ class EngineModel {
   std::unique_ptr<weights::ModelWeights> weights_;
   std::unique_ptr<model::Architecture> architecture_;
   ops::KvGeometry kv_geometry_;
+  int32_t kv_window_ = 0;
   std::vector<Binding> bindings_;
   std::vector<std::vector<uint32_t>> stage_segments_;  // by StageIndex
 };

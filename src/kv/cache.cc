@@ -29,11 +29,9 @@ constexpr size_t kMaxBeyond = 4096;
 
 }  // namespace
 
-// What the workers of one load share; the last of them to finish reports.
+// What the workers of one load from the remote store share; the last of them to finish reports.
 struct Cache::Batch {
-  LoadAsk ask;
-  size_t stored = 0;           // of `keys`, those on disk
-  std::vector<BlockKey> keys;  // stored, then remote
+  RestoreAsk ask;
   std::vector<BlockRef> blocks;
   std::string why;
   int64_t start_us = 0;
@@ -50,8 +48,19 @@ Cache::Cache(tier::TierManager* manager, storage::BlockStore* store, const Clock
 }
 
 Cache::~Cache() {
+  std::vector<std::shared_ptr<Restore>> restores;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    for (Restore* restore : restores_) restores.push_back(restore->shared_from_this());
+  }
+  for (const auto& restore : restores) restore->Cancel();
   absl::MutexLock lock(&mutex_);
-  stopping_ = true;
+  auto idle = [this] {
+    mutex_.AssertHeld();
+    return loads_ == 0;
+  };
+  mutex_.Await(absl::Condition(&idle));
 }
 
 void Cache::SetRemote(storage::RemoteStore* remote) {
@@ -178,45 +187,117 @@ LoadChoice Cache::WeighAt(double rate, uint64_t bytes, double compute_s) const {
 }
 
 LoadChoice Cache::Weigh(size_t blocks, uint64_t block_bytes, double compute_s) const {
+  const tier::TierManager::DiskLoad disk = manager_->disk_load();
   absl::MutexLock lock(&mutex_);
-  return WeighAt(counters_.disk_bytes_per_s, blocks * block_bytes,
-                 compute_s * static_cast<double>(blocks));
+  const double rate =
+      counters_.disk_bytes_per_s > 0 ? counters_.disk_bytes_per_s : disk.bytes_per_s;
+  // What waits for the disk besides other KV, which is counted already.
+  const uint64_t queued = disk.queued_bytes - std::min(disk.queued_bytes, loading_bytes_);
+  return WeighAt(rate, queued + blocks * block_bytes, compute_s * static_cast<double>(blocks));
 }
 
-void Cache::Load(LoadAsk ask, LoadDone done) {
+double Cache::disk_rate() const {
+  absl::MutexLock lock(&mutex_);
+  return counters_.disk_bytes_per_s;
+}
+
+void Cache::LoadStored(RestoreAsk ask, LoadBegun begun, LoadDone done) {
+  const int64_t start_us = clock_->NowUs();
+  const uint64_t bytes = ask.keys.size() * ask.block_bytes;
+  {
+    absl::MutexLock lock(&mutex_);
+    ++loads_;
+    loading_bytes_ += bytes;
+  }
+  Restore::Parts parts;
+  parts.manager = manager_;
+  parts.store = store_;
+  parts.workers = loaders_.get();
+  parts.publish = [this](const BlockKey& key, tier::DeviceBuffer* buffer) {
+    return PublishIfNew(key, buffer);
+  };
+  // Shared with the reads, whose callbacks outlive this call.
+  auto restore = std::make_shared<Restore>(std::move(parts), std::move(ask),
+                                           [this, start_us, bytes, done](Restore& ended) {
+                                             RestoreEnded(ended, start_us, done);
+                                             absl::MutexLock lock(&mutex_);
+                                             restores_.erase(&ended);
+                                             LoadOverLocked(bytes);
+                                           });
+  loaders_->Run([this, restore, bytes, begun = std::move(begun), done] {
+    bool stopping = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping = stopping_;
+      if (!stopping) restores_.insert(restore.get());
+    }
+    if (!stopping && restore->Begin() > 0) {
+      begun(restore);
+      return;
+    }
+    done({});
+    absl::MutexLock lock(&mutex_);
+    if (restore->file_gone()) ++counters_.lost;
+    restores_.erase(restore.get());
+    LoadOverLocked(bytes);
+  });
+}
+
+void Cache::RestoreEnded(Restore& restore, int64_t start_us, const LoadDone& done) {
+  Loaded loaded;
+  loaded.blocks = restore.blocks();
+  const size_t good = loaded.blocks.size();
+  const int64_t took_us = std::max<int64_t>(clock_->NowUs() - start_us, 1);
+  if (good > 0) {
+    const auto bytes = static_cast<double>(good * loaded.blocks[0]->buffer.bytes());
+    const double now = bytes * 1e6 / static_cast<double>(took_us);
+    loaded.why = fmt::format("{} tokens came in {:.1f} ms", good * kBlockTokens,
+                             static_cast<double>(took_us) * 1e-3);
+    absl::MutexLock lock(&mutex_);
+    counters_.disk_hits += good;
+    double& rate = counters_.disk_bytes_per_s;
+    if (good == restore.size()) {
+      rate = rate == 0 ? now : rate * (1 - kRateWeight) + now * kRateWeight;
+    }
+  }
+  if (good < restore.size() || restore.file_gone()) {
+    absl::MutexLock lock(&mutex_);
+    ++counters_.lost;
+  }
+  done(std::move(loaded));
+}
+
+void Cache::LoadOverLocked(uint64_t bytes) {
+  loading_bytes_ -= bytes;
+  --loads_;
+}
+
+void Cache::LoadRemote(RestoreAsk ask, double compute_s, LoadDone done) {
   auto batch = std::make_shared<Batch>();
-  batch->keys = ask.stored;
-  batch->stored = ask.stored.size();
   batch->ask = std::move(ask);
   batch->done = std::move(done);
-  if (loaders_ == nullptr) {
-    batch->done({});
-    return;
+  {
+    absl::MutexLock lock(&mutex_);
+    ++loads_;
   }
-  if (remote_ == nullptr || batch->ask.beyond.empty()) {
-    StartBatch(std::move(batch));
-    return;
-  }
-  loaders_->Run([this, batch = std::move(batch)]() mutable {
-    const std::vector<BlockKey>& beyond = batch->ask.beyond;
-    const size_t present = remote_->CountPresent(beyond);
+  loaders_->Run([this, compute_s, batch = std::move(batch)]() mutable {
+    std::vector<BlockKey>& keys = batch->ask.keys;
+    const size_t present = remote_->CountPresent(keys);
+    keys.resize(present);
     if (present > 0) {
       absl::MutexLock lock(&mutex_);
       const LoadChoice choice =
           WeighAt(counters_.remote_bytes_per_s, present * batch->ask.block_bytes,
-                  batch->ask.compute_s * static_cast<double>(present));
+                  compute_s * static_cast<double>(present));
       batch->why = "remote " + choice.why;
-      if (choice.load) {
-        batch->keys.insert(batch->keys.end(), beyond.begin(),
-                           beyond.begin() + static_cast<ptrdiff_t>(present));
-      }
+      if (!choice.load) keys.clear();
     }
     StartBatch(std::move(batch));
   });
 }
 
 void Cache::StartBatch(std::shared_ptr<Batch> batch) {
-  const size_t count = batch->keys.size();
+  const size_t count = batch->ask.keys.size();
   batch->blocks.resize(count);
   batch->left = count;
   batch->start_us = clock_->NowUs();
@@ -239,20 +320,19 @@ void Cache::StartBatch(std::shared_ptr<Batch> batch) {
 }
 
 void Cache::LoadInto(Batch& batch, size_t index) {
-  const BlockKey& key = batch.keys[index];
+  const BlockKey& key = batch.ask.keys[index];
   absl::StatusOr<tier::DeviceBuffer> buffer =
       manager_->Allocate(batch.ask.owner, batch.ask.block_bytes);
   if (!buffer.ok()) return;
-  const bool remote = index >= batch.stored;
-  const std::span<std::byte> out(buffer->data(), batch.ask.block_bytes);
-  const absl::Status status = remote ? remote_->Read(key, out) : store_->Read(key, out);
+  const absl::Status status =
+      remote_->Read(key, std::span<std::byte>(buffer->data(), batch.ask.block_bytes));
   {
     absl::MutexLock lock(&mutex_);
     if (!status.ok()) {
       ++counters_.lost;
       return;
     }
-    ++(remote ? counters_.remote_hits : counters_.disk_hits);
+    ++counters_.remote_hits;
   }
   batch.blocks[index] = Publish(key, *std::move(buffer));
 }
@@ -260,28 +340,31 @@ void Cache::LoadInto(Batch& batch, size_t index) {
 void Cache::FinishBatch(Batch& batch) {
   size_t good = 0;
   while (good < batch.blocks.size() && batch.blocks[good] != nullptr) ++good;
+  const uint64_t asked = batch.blocks.size() * batch.ask.block_bytes;
   {
     absl::MutexLock lock(&mutex_);
-    loading_bytes_ -= batch.keys.size() * batch.ask.block_bytes;
-    // A load from both tiers says nothing about either.
-    const bool pure = batch.stored == 0 || batch.stored == batch.keys.size();
     const int64_t took_us = clock_->NowUs() - batch.start_us;
-    if (pure && good > 0 && good == batch.keys.size() && took_us > 0) {
-      double& rate = batch.stored > 0 ? counters_.disk_bytes_per_s : counters_.remote_bytes_per_s;
-      const double now =
-          static_cast<double>(good * batch.ask.block_bytes) * 1e6 / static_cast<double>(took_us);
+    if (good > 0 && good == batch.blocks.size() && took_us > 0) {
+      double& rate = counters_.remote_bytes_per_s;
+      const double now = static_cast<double>(asked) * 1e6 / static_cast<double>(took_us);
       rate = rate == 0 ? now : rate * (1 - kRateWeight) + now * kRateWeight;
     }
   }
   Loaded loaded;
-  loaded.from_remote = good - std::min(good, batch.stored);
+  loaded.remote = true;
   batch.blocks.resize(good);
   loaded.blocks = std::move(batch.blocks);
   loaded.why = std::move(batch.why);
   batch.done(std::move(loaded));
+  absl::MutexLock lock(&mutex_);
+  LoadOverLocked(asked);
 }
 
 BlockRef Cache::Publish(const BlockKey& key, tier::DeviceBuffer buffer) {
+  return PublishIfNew(key, &buffer);
+}
+
+BlockRef Cache::PublishIfNew(const BlockKey& key, tier::DeviceBuffer* buffer) {
   const int64_t now_us = clock_->NowUs();
   absl::MutexLock lock(&mutex_);
   auto it = entries_.find(key);
@@ -291,7 +374,7 @@ BlockRef Cache::Publish(const BlockKey& key, tier::DeviceBuffer buffer) {
   }
   auto block = std::make_shared<Block>();
   block->key = key;
-  block->buffer = std::move(buffer);
+  block->buffer = std::move(*buffer);
   order_.push_back(key);
   Entry entry;
   entry.block = block;

@@ -25,8 +25,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "kv/block_key.h"
+#include "kv/block.h"
 #include "kv/frequency_sketch.h"
+#include "kv/restore.h"
 #include "os/worker_pool.h"
 #include "storage/disk/block_store.h"
 #include "tier/tier_manager.h"
@@ -39,13 +40,6 @@ class RemoteStore;
 }
 
 namespace terrace::kv {
-
-// A full block in device memory. Immutable, shared by the cache, sequences and the writer.
-struct Block {
-  BlockKey key;
-  tier::DeviceBuffer buffer;
-};
-using BlockRef = std::shared_ptr<const Block>;
 
 struct CacheState {
   uint64_t blocks = 0;  // in device memory
@@ -92,26 +86,28 @@ class Cache : public tier::IdleMemory {
   Found Find(const BlockKey& root, std::span<const int32_t> tokens, bool again = false);
 
   // Weighs loading `blocks` blocks from disk against computing each in `compute_s` seconds (0: not
-  // known), by what loads got lately and the bytes already on their way.
+  // known), by what loads got lately (before any: by what the disk gives) and the bytes already on
+  // their way.
   LoadChoice Weigh(size_t blocks, uint64_t block_bytes, double compute_s) const;
+  // What whole loads from disk got lately, bytes/s; 0: not known yet.
+  double disk_rate() const;
 
-  // Loads stored blocks and those beyond that the remote store has and that are worth it, several
-  // at a time, and calls `done` on a worker thread with the longest start of them that could be had
-  // (a block that is gone, damaged or finds no memory ends it).
-  struct LoadAsk {
-    std::vector<BlockKey> stored;
-    std::vector<BlockKey> beyond;
-    tier::Owner owner;
-    uint64_t block_bytes = 0;
-    double compute_s = 0;  // of one block; 0: not known
-  };
+  // Loads blocks from the disk store, all of them at once and layer by layer (see Restore). Calls
+  // back on worker threads: `begun` once the bytes are on their way (a step may begin with them
+  // from then on), `done` with the longest start of them that could be had (a block that is gone,
+  // damaged or finds no memory ends it). `done` may come without `begun`, or before it.
   struct Loaded {
     std::vector<BlockRef> blocks;
-    size_t from_remote = 0;  // how many of them, at the end
-    std::string why;         // of the choice for the remote part, if there was one
+    std::string why;  // what was chosen and why, or what the load got; for the request's trace
+    bool remote = false;
   };
   using LoadDone = std::function<void(Loaded)>;
-  void Load(LoadAsk ask, LoadDone done);
+  using LoadBegun = std::function<void(std::shared_ptr<Restore>)>;
+  void LoadStored(RestoreAsk ask, LoadBegun begun, LoadDone done);
+
+  // Loads those blocks that the remote store has, if that is worth it, several at a time.
+  // `compute_s`: of one block; 0: not known.
+  void LoadRemote(RestoreAsk ask, double compute_s, LoadDone done);
 
   // Writes `blocks` to the disk store soon, however seldom they were used: their sequence gives way
   // and returns. Until that is done they keep their memory (moving() says whether some do).
@@ -121,6 +117,8 @@ class Cache : public tier::IdleMemory {
   // Makes a full block findable. Returns the block to use from now on: another sequence's if that
   // was first with the same key (then `buffer` is given back).
   BlockRef Publish(const BlockKey& key, tier::DeviceBuffer buffer);
+  // The same; takes `buffer` only if it is the first.
+  BlockRef PublishIfNew(const BlockKey& key, tier::DeviceBuffer* buffer);
 
   // Idle blocks for who needs memory more (see tier::IdleMemory).
   uint64_t Reclaim(uint64_t bytes, int64_t used_before_us) override;
@@ -148,6 +146,8 @@ class Cache : public tier::IdleMemory {
   void StartBatch(std::shared_ptr<Batch> batch);
   void LoadInto(Batch& batch, size_t index);
   void FinishBatch(Batch& batch);
+  void RestoreEnded(Restore& restore, int64_t start_us, const LoadDone& done);
+  void LoadOverLocked(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   LoadChoice WeighAt(double rate, uint64_t bytes, double compute_s) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -165,6 +165,8 @@ class Cache : public tier::IdleMemory {
   absl::flat_hash_set<BlockKey> sent_ ABSL_GUARDED_BY(mutex_);     // written to the remote store
   size_t moving_ ABSL_GUARDED_BY(mutex_) = 0;                      // blocks whose sequence gave way
   uint64_t loading_bytes_ ABSL_GUARDED_BY(mutex_) = 0;             // of loads under way
+  size_t loads_ ABSL_GUARDED_BY(mutex_) = 0;                       // under way
+  absl::flat_hash_set<Restore*> restores_ ABSL_GUARDED_BY(mutex_);  // of those, from disk and begun
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   // Last, so that their threads end before what they use.
   std::unique_ptr<os::WorkerPool> writer_;

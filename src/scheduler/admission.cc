@@ -69,7 +69,7 @@ void SchedulerImpl::JoinLocked(const ModelQueue& queue, LiveRequest* live) {
         static_cast<int32_t>(differ.first - tokens.begin()) / kv::kBlockTokens * kv::kBlockTokens;
     if (alike <= live->alike) continue;
     live->alike = alike;
-    live->leader = other->kv->length() < alike ? other->request->id : "";
+    live->leader = other->kv->ready() < alike ? other->request->id : "";
   }
 }
 
@@ -77,6 +77,7 @@ void SchedulerImpl::BeginKvLocked(ModelQueue* queue, LiveRequest* live) {
   const tier::Owner owner{queue->model->name(), live->request->tenant, tier::Kind::kKv};
   live->kv.emplace(engine_->manager(), options_.cache, RootOf(*queue, *live), owner,
                    queue->model->kv_geometry().block_bytes());
+  if (options_.cache != nullptr) live->kv->set_window(queue->model->kv_window());
   if (options_.cache != nullptr) {
     FindKvLocked(queue, live, live->leader.empty(), false);
   }
@@ -98,19 +99,25 @@ void SchedulerImpl::FindKvLocked(ModelQueue* queue, LiveRequest* live, bool load
     live->kv->Adopt(std::move(found.device));
   }
   if (live->alike > 0 && live->kv->length() >= live->alike) live->leader.clear();
-  if (!load || (found.stored.empty() && found.beyond.empty())) return;
-  kv::Cache::LoadAsk ask;
-  ask.compute_s = queue->BlockSeconds();
+  if (load) StartLoadLocked(queue, live, std::move(found));
+}
+
+void SchedulerImpl::StartLoadLocked(ModelQueue* queue, LiveRequest* live, kv::Cache::Found found) {
+  if (found.stored.empty() && found.beyond.empty()) return;
+  const bool disk = !found.stored.empty();
+  const double compute_s = queue->BlockSeconds();
+  kv::RestoreAsk ask;
   ask.block_bytes = live->kv->block_bytes();
-  if (!found.stored.empty()) {
+  ask.layer_bytes = queue->model->kv_geometry().layer_bytes();
+  ask.owner = live->kv->owner();
+  if (disk) {
     const kv::LoadChoice choice =
-        options_.cache->Weigh(found.stored.size(), ask.block_bytes, ask.compute_s);
+        options_.cache->Weigh(found.stored.size(), ask.block_bytes, compute_s);
     AddChoice(live, choice.why);
     if (!choice.load) return;
   }
-  ask.stored = std::move(found.stored);
-  ask.beyond = std::move(found.beyond);
-  ask.owner = live->kv->owner();
+  live->more_beyond = disk && !found.beyond.empty();
+  ask.keys = std::move(disk ? found.stored : found.beyond);
   // What the step will need beside this KV comes meanwhile.
   const auto& weights = queue->model->weights();
   engine_->manager()->Prefetch(weights.tier_id(), 0,
@@ -118,9 +125,28 @@ void SchedulerImpl::FindKvLocked(ModelQueue* queue, LiveRequest* live, bool load
                                tier::Priority::kPredicted);
   live->restore = ++last_restore_;
   ++restores_;
-  options_.cache->Load(
-      std::move(ask), [this, id = live->request->id, number = live->restore](
-                          kv::Cache::Loaded loaded) { OnRestored(id, number, std::move(loaded)); });
+  auto done = [this, id = live->request->id, number = live->restore](kv::Cache::Loaded loaded) {
+    OnRestored(id, number, std::move(loaded));
+  };
+  if (!disk) {
+    options_.cache->LoadRemote(std::move(ask), compute_s, std::move(done));
+    return;
+  }
+  options_.cache->LoadStored(
+      std::move(ask),
+      [this, id = live->request->id, number = live->restore](std::shared_ptr<kv::Restore> restore) {
+        OnLoadBegun(id, number, std::move(restore));
+      },
+      std::move(done));
+}
+
+void SchedulerImpl::OnLoadBegun(const std::string& id, uint64_t number,
+                                std::shared_ptr<kv::Restore> restore) {
+  absl::MutexLock lock(&mutex_);
+  auto it = live_.find(id);
+  if (it == live_.end() || it->second->restore != number) return;
+  it->second->arriving = std::move(restore);
+  wake_ = true;
 }
 
 void SchedulerImpl::OnRestored(const std::string& id, uint64_t number, kv::Cache::Loaded loaded) {
@@ -130,32 +156,74 @@ void SchedulerImpl::OnRestored(const std::string& id, uint64_t number, kv::Cache
   // Its request may be gone, or have given way and begun anew: what came then just stays cached.
   auto it = live_.find(id);
   if (it == live_.end() || it->second->restore != number) return;
-  it->second->arrived = std::move(loaded);
   it->second->restore = 0;
+  it->second->arriving.reset();
+  it->second->arrived = std::move(loaded);
+}
+
+void SchedulerImpl::LetInEarlyLocked() {
+  LiveRequest* first = nullptr;
+  for (const auto& [name, queue] : queues_) {
+    if (!queue->waiting.empty()) return;
+    for (const auto& live : queue->running) {
+      if (live->can_step()) return;
+      const bool fit = live->arriving != nullptr && live->leader.empty() && !live->more_beyond;
+      if (fit && first == nullptr) first = live.get();
+    }
+  }
+  if (first == nullptr) return;
+  first->early = first->arriving->size();
+  first->kv->AdoptArriving(std::move(first->arriving));
+}
+
+bool SchedulerImpl::SettleEarlyLocked(const std::vector<LiveRequest*>& step, bool good) {
+  bool some = false;
+  for (LiveRequest* live : step) {
+    if (live->early == 0) continue;
+    some = true;
+    if (good) {
+      CountRestoredLocked(live, live->early, false);
+      AddChoice(live, fmt::format("{} tokens came while the step computed",
+                                  live->early * static_cast<size_t>(kv::kBlockTokens)));
+      live->ForgetRestore();
+    } else {
+      AddChoice(live, "some of it was damaged or gone");
+      live->kv->DropArriving();
+      live->early = 0;
+    }
+  }
+  return some;
+}
+
+void SchedulerImpl::CountRestoredLocked(LiveRequest* live, size_t blocks, bool remote) {
+  if (live->first_token_us != 0) return;
+  const auto tokens = static_cast<int32_t>(blocks) * kv::kBlockTokens;
+  live->restored += tokens;
+  live->cached += tokens;
+  metrics_->Count(MetricId::kKvTokens, {live->request->model, remote ? "remote" : "disk"}, tokens);
 }
 
 void SchedulerImpl::CollectKvLocked(ModelQueue* queue) {
-  const std::string& model = queue->model->name();
   for (auto& live : queue->running) {
-    AddChoice(live.get(), live->arrived.why);
-    if (!live->arrived.blocks.empty()) {
-      const auto blocks = static_cast<int32_t>(live->arrived.blocks.size());
-      const auto remote = static_cast<int32_t>(live->arrived.from_remote);
-      if (live->first_token_us == 0) {
-        live->restored += blocks * kv::kBlockTokens;
-        live->cached += blocks * kv::kBlockTokens;
-        metrics_->Count(MetricId::kKvTokens, {model, "disk"}, (blocks - remote) * kv::kBlockTokens);
-        metrics_->Count(MetricId::kKvTokens, {model, "remote"}, remote * kv::kBlockTokens);
-      }
-      live->kv->Adopt(std::move(live->arrived.blocks));
+    kv::Cache::Loaded arrived = std::exchange(live->arrived, {});
+    AddChoice(live.get(), arrived.why);
+    if (!arrived.blocks.empty()) {
+      // Let in early, but all of it is there before its step.
+      live->kv->DropArriving();
+      live->early = 0;
+      CountRestoredLocked(live.get(), arrived.blocks.size(), arrived.remote);
+      live->kv->Adopt(std::move(arrived.blocks));
     }
-    live->arrived = {};
+    if (live->more_beyond && live->restore == 0) {
+      live->more_beyond = false;
+      FindKvLocked(queue, live.get(), true, true);
+    }
     if (live->leader.empty()) continue;
     auto leader =
         std::find_if(queue->running.begin(), queue->running.end(),
                      [&](const auto& other) { return other->request->id == live->leader; });
     const bool gone = leader == queue->running.end();
-    if (!gone && (*leader)->kv->length() < live->alike) continue;
+    if (!gone && (*leader)->kv->ready() < live->alike) continue;
     live->leader.clear();
     FindKvLocked(queue, live.get(), true, true);
   }
@@ -180,8 +248,9 @@ void SchedulerImpl::ReleaseVictimLocked(ModelQueue* queue, LiveRequest* victim) 
     const storage::BlockStoreState disk = store->State();
     const double compute_s = static_cast<double>(blocks) * queue->BlockSeconds();
     const auto bytes = static_cast<double>(blocks * victim->kv->block_bytes());
-    const double move_s = disk.write_bytes_per_s > 0 && disk.read_bytes_per_s > 0
-                              ? bytes / disk.write_bytes_per_s + bytes / disk.read_bytes_per_s
+    const double read_rate = options_.cache->disk_rate();
+    const double move_s = disk.write_bytes_per_s > 0 && read_rate > 0
+                              ? bytes / disk.write_bytes_per_s + bytes / read_rate
                               : 0;  // not known yet: then moving is how to learn it
     if (!disk.read_only && (compute_s == 0 || move_s < compute_s)) {
       options_.cache->MoveDown(victim->kv->shared_blocks());
@@ -193,8 +262,7 @@ void SchedulerImpl::ReleaseVictimLocked(ModelQueue* queue, LiveRequest* victim) 
   metrics_->Count(MetricId::kKvPreemptions, {queue->model->name(), how});
   victim->kv.reset();
   victim->draft.reset();
-  victim->restore = 0;
-  victim->arrived = {};
+  victim->ForgetRestore();
   victim->leader.clear();
   victim->alike = 0;
 }
@@ -227,6 +295,7 @@ bool SchedulerImpl::HandleStepError(ModelQueue* queue, const std::vector<LiveReq
     stepping_.clear();
     last_work_us_ = clock_->NowUs();
     queue->waiting_since_us = last_work_us_;
+    if (absl::IsUnavailable(status) && SettleEarlyLocked(step, false)) return true;
     const bool cancelled = absl::IsCancelled(status);
     const bool no_memory = absl::IsResourceExhausted(status);
     // Blocks that are being written down are free in a moment.

@@ -34,8 +34,11 @@ struct LiveRequest {
   int32_t token_limit = 0;         // of tokens.size()
   std::optional<kv::Sequence> kv;  // while admitted
 
-  // KV on its way from below; the request is in no step meanwhile.
-  uint64_t restore = 0;       // number of the load that is waited for; 0: none
+  // KV on its way from below; the request is in no step meanwhile, unless it is let in early.
+  uint64_t restore = 0;                   // number of the load that is waited for; 0: none
+  bool more_beyond = false;               // behind it there may be more in the remote store
+  std::shared_ptr<kv::Restore> arriving;  // that load, once it has begun; shared with its reads
+  size_t early = 0;  // blocks on their way that steps wait for, layer by layer; 0: not let in
   kv::Cache::Loaded arrived;  // what came, to be adopted before the next step
   // The running request whose prefill computes what this one needs too; empty: none. Waited for
   // until it has computed `alike` tokens or is gone.
@@ -57,7 +60,14 @@ struct LiveRequest {
   int32_t guessed = 0;
   int32_t accepted = 0;
 
-  bool can_step() const { return restore == 0 && leader.empty(); }
+  bool can_step() const { return (restore == 0 || early > 0) && leader.empty(); }
+  void ForgetRestore() {
+    restore = 0;
+    more_beyond = false;
+    arriving.reset();
+    early = 0;
+    arrived = {};
+  }
   // Tokens whose KV is still to be computed.
   int32_t pending() const { return static_cast<int32_t>(tokens.size()) - kv->length(); }
 };

@@ -1,6 +1,7 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -17,12 +18,20 @@ namespace {
 // How long the loop sleeps when there is work that cannot go on (no memory, KV on its way) and
 // nothing tells it that something changed.
 constexpr absl::Duration kStallWait = absl::Milliseconds(2);
+// Sequences let go of KV in pieces of 64 tokens, and begin and end within blocks.
+constexpr int32_t kWindowSlack = 64 + 2 * kv::kBlockTokens;
 
 }  // namespace
 
 absl::Status SchedulerImpl::AddModel(std::shared_ptr<engine::EngineModel> model) {
   absl::MutexLock lock(&mutex_);
-  auto queue = std::make_unique<ModelQueue>(StepBudget(options_.step_tokens, options_.stretch));
+  // Only a cache lets go of what is out of the window; a step's rows come on top of that.
+  const bool windowed = options_.cache != nullptr && model->kv_window() > 0;
+  const int64_t most = windowed ? int64_t{model->kv_window()} + options_.step_tokens + kWindowSlack
+                                : std::numeric_limits<int32_t>::max();
+  auto queue = std::make_unique<ModelQueue>(
+      StepBudget(options_.step_tokens, options_.stretch),
+      static_cast<int32_t>(std::min<int64_t>(most, std::numeric_limits<int32_t>::max())));
   const std::string name = model->name();
   queue->model = std::move(model);
   if (!queues_.emplace(name, std::move(queue)).second) {
@@ -78,7 +87,7 @@ absl::Status SchedulerImpl::Submit(std::unique_ptr<Request> request) {
     }
   }
   const uint64_t budget = Budget();
-  const uint64_t need = model.KvBytes(prompt + 1);
+  const uint64_t need = model.KvBytes(std::min(prompt + 1, queue->most_kv_tokens));
   const uint64_t weights = std::min(model.weights().total_bytes(), budget);
   if (need > budget || (model.weights().total_bytes() <= budget && weights + need > budget)) {
     return absl::ResourceExhaustedError(fmt::format(
@@ -165,10 +174,11 @@ PlanDecision SchedulerImpl::DecideLocked() {
   PlanInput input;
   std::vector<ModelView> views;
   std::vector<const std::string*> names;
+  for (const auto& [name, queue] : queues_) CollectKvLocked(queue.get());
+  LetInEarlyLocked();
   for (const auto& [name, queue] : queues_) {
     ModelView view;
     view.waiting = static_cast<int32_t>(queue->waiting.size());
-    CollectKvLocked(queue.get());
     view.running =
         static_cast<int32_t>(std::count_if(queue->running.begin(), queue->running.end(),
                                            [](const auto& live) { return live->can_step(); }));

@@ -33,7 +33,8 @@ inline constexpr int32_t kBookedGrowth = 256;
 
 // One model and its requests.
 struct ModelQueue {
-  explicit ModelQueue(const StepBudget& step_budget) : budget(step_budget) {}
+  ModelQueue(const StepBudget& step_budget, int32_t most_tokens)
+      : budget(step_budget), most_kv_tokens(most_tokens) {}
 
   std::shared_ptr<engine::EngineModel> model;
   std::deque<std::unique_ptr<LiveRequest>> waiting;
@@ -41,6 +42,7 @@ struct ModelQueue {
   int64_t waiting_since_us = 0;
   bool removed = false;
   StepBudget budget;
+  int32_t most_kv_tokens;           // whose KV a sequence holds at any time; what its window leaves
   double prefill_tokens_per_s = 0;  // moving average; 0: not known yet
 
   bool has_work() const { return !waiting.empty() || !running.empty(); }
@@ -49,9 +51,10 @@ struct ModelQueue {
   uint64_t BookedBytes(const LiveRequest& live) const {
     const auto tokens = static_cast<int32_t>(live.tokens.size());
     const int32_t held =
-        live.kv ? static_cast<int32_t>(live.kv->blocks().size()) * kv::kBlockTokens : 0;
-    return model->KvBytes(std::max(held, std::min(live.token_limit, tokens + kBookedGrowth))) -
-           model->KvBytes(live.alike);
+        live.kv ? static_cast<int32_t>(live.kv->held_blocks()) * kv::kBlockTokens : 0;
+    const int32_t booked = std::min({live.token_limit, tokens + kBookedGrowth, most_kv_tokens});
+    const uint64_t bytes = model->KvBytes(std::max(held, booked));
+    return bytes - std::min(bytes, model->KvBytes(live.alike));
   }
   uint64_t booked_kv_bytes() const {
     uint64_t bytes = 0;
@@ -125,6 +128,19 @@ class SchedulerImpl final : public Scheduler {
   void JoinLocked(const ModelQueue& queue, LiveRequest* live) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Lets go on those whose wait for another's KV or for a load is over.
   void CollectKvLocked(ModelQueue* queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Loads what the disk (or, with none of it there, the remote store) holds of `found`.
+  void StartLoadLocked(ModelQueue* queue, LiveRequest* live, kv::Cache::Found found)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnLoadBegun(const std::string& id, uint64_t number, std::shared_ptr<kv::Restore> restore)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // With nothing else to compute, the oldest request whose KV is on its way may use it as it comes.
+  void LetInEarlyLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // After a step with requests that were let in early: their KV has come, or was no good and is
+  // forgotten; what of it is good comes with OnRestored. True if some had been let in.
+  bool SettleEarlyLocked(const std::vector<LiveRequest*>& step, bool good)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CountRestoredLocked(LiveRequest* live, size_t blocks, bool remote)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnRestored(const std::string& id, uint64_t number, kv::Cache::Loaded loaded)
       ABSL_LOCKS_EXCLUDED(mutex_);
   kv::BlockKey RootOf(const ModelQueue& queue, const LiveRequest& live) const;

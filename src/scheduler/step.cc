@@ -45,7 +45,7 @@ void SchedulerImpl::BuildStepLocked(ModelQueue* queue, int64_t now_us, StepWork*
                     static_cast<double>(live->request->prompt.size()));
   };
   // Streams that decode come first, so that a long prompt does not stall them; prompts share what
-  // the budget leaves, oldest first.
+  // the budget leaves.
   for (auto& live : queue->running) {
     if (!live->can_step() || live->pending() != 1 || work->decode_rows >= options_.step_tokens) {
       continue;
@@ -53,13 +53,19 @@ void SchedulerImpl::BuildStepLocked(ModelQueue* queue, int64_t now_us, StepWork*
     add(live.get(), 1);
     ++work->decode_rows;
   }
-  const int32_t prompt_rows = queue->budget.PromptRows(work->decode_rows);
+  std::vector<LiveRequest*> prompts;
+  std::vector<int32_t> pending;
   for (auto& live : queue->running) {
-    const int32_t left = prompt_rows - work->prompt_rows;
-    if (!live->can_step() || live->pending() <= 1 || left <= 0) continue;
-    const int32_t count = std::min(live->pending(), left);
-    add(live.get(), count);
-    work->prompt_rows += count;
+    if (!live->can_step() || live->pending() <= 1) continue;
+    prompts.push_back(live.get());
+    pending.push_back(live->pending());
+  }
+  const std::vector<int32_t> rows =
+      SharePromptRows(pending, queue->budget.PromptRows(work->decode_rows));
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if (rows[i] == 0) continue;
+    add(prompts[i], rows[i]);
+    work->prompt_rows += rows[i];
   }
 }
 
@@ -179,6 +185,10 @@ bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
   absl::StatusOr<engine::StepResult> result =
       engine_->Step(*queue->model, work.entries, &step_cancel_);
   if (!result.ok()) return HandleStepError(queue, work.requests, result.status());
+  {
+    absl::MutexLock lock(&mutex_);
+    SettleEarlyLocked(work.requests, true);
+  }
   std::vector<std::pair<LiveRequest*, FinishInfo>> ended;
   uint64_t prompt_tokens = 0, generated = 0;
   for (size_t i = 0; i < work.requests.size(); ++i) {
@@ -214,7 +224,8 @@ bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
     totals_.last_step_us = last_work_us_;
     totals_.prompt_tokens += prompt_tokens;
     totals_.generated_tokens += generated;
-    MeasureLocked(queue, work, last_work_us_ - start_us - result->weight_wait_us);
+    MeasureLocked(queue, work,
+                  last_work_us_ - start_us - result->weight_wait_us - result->kv_wait_us);
     SetQueueGaugesLocked(*queue);
   }
   Finish(std::move(finished));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 namespace terrace::scheduler {
 namespace {
@@ -61,6 +62,25 @@ void StepBudget::OnStep(int32_t decode_rows, int32_t prompt_rows, int64_t took_u
   // A step faster than its streams alone tells that those were measured in a bad moment; a little
   // is then charged all the same, so that rows never look free.
   Average(std::max(us - alone.us, us * 0.01) / prompt_rows, &prompt_row_us_);
+}
+
+std::vector<int32_t> SharePromptRows(std::span<const int32_t> pending, int32_t rows) {
+  std::vector<int32_t> shares(pending.size());
+  auto give = [&](size_t i, int32_t* left) {
+    const int32_t count = std::min(pending[i] - shares[i], *left);
+    shares[i] += count;
+    *left -= count;
+  };
+  std::vector<size_t> order(pending.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return pending[a] < pending[b]; });
+  int32_t half = rows / 2;
+  int32_t rest = rows - half;
+  for (size_t i : order) give(i, &half);
+  rest += half;  // what nobody wanted
+  for (size_t i = 0; i < pending.size(); ++i) give(i, &rest);
+  return shares;
 }
 
 }  // namespace terrace::scheduler

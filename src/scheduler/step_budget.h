@@ -7,6 +7,8 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 namespace terrace::scheduler {
 
@@ -37,6 +39,11 @@ class StepBudget {
   double prompt_row_us_ = 0;  // moving average of what one more prompt row costs
   int32_t last_rows_ = 0;     // prompt rows of the last mixed step
 };
+
+// How many of `rows` rows each prompt gets, of which `pending` are to be computed, oldest first:
+// half goes to the prompts with the least to do, so that short ones start soon behind a long one,
+// and the rest to the oldest, so that nobody starves.
+std::vector<int32_t> SharePromptRows(std::span<const int32_t> pending, int32_t rows);
 
 }  // namespace terrace::scheduler
 

@@ -32,6 +32,10 @@ BlockFrame MakeFrame(const BlockKey& key, std::span<const std::byte> data);
 absl::Status CheckFrame(const BlockFrame& frame, const BlockKey& key,
                         std::span<const std::byte> data, std::string_view where);
 
+// The same, by the XXH3-64 of the data.
+absl::Status CheckFrameHash(const BlockFrame& frame, const BlockKey& key, uint64_t data_bytes,
+                            uint64_t data_hash, std::string_view where);
+
 }  // namespace terrace::storage
 
 #endif  // TERRACE_STORAGE_BLOCK_FRAME_H_

@@ -66,7 +66,10 @@ TEST_F(CachedSchedulerTest, WhoWaitsForAnothersPromptGoesOnWithoutIt) {
 
 TEST_F(CachedSchedulerTest, TheKvOfASequenceThatGivesWayMovesToDisk) {
   constexpr int32_t kTokens = 420;
-  Start(64 * kMiB);
+  // Steps of one size, whichever requests share them: so the workspace is of one size, too.
+  SchedulerOptions options;
+  options.step_tokens = 16;
+  Start(64 * kMiB, options);
   Add("qwen3");
   Random random(10);
   std::vector<std::vector<int32_t>> prompts;
@@ -75,10 +78,6 @@ TEST_F(CachedSchedulerTest, TheKvOfASequenceThatGivesWayMovesToDisk) {
     prompts.push_back(RandomPrompt(random, 16));
     alone.push_back(Answer("alone" + std::to_string(i), "qwen3", prompts.back(), kTokens));
   }
-  auto one = Send(MakeRequest("one", "qwen3", RandomPrompt(random, 40), 8));
-  auto two = Send(MakeRequest("two", "qwen3", RandomPrompt(random, 40), 8));
-  one->finished.WaitForNotification();
-  two->finished.WaitForNotification();
   // Weights, workspace, and KV for about one and a half such sequences: two are let in, and one of
   // them has to give way before it ends.
   const uint64_t kv_bytes = uint64_t{kTokens} * kKiB;
@@ -86,7 +85,7 @@ TEST_F(CachedSchedulerTest, TheKvOfASequenceThatGivesWayMovesToDisk) {
       weight_bytes_["qwen3"] + rig_->engine().workspace_bytes() + kv_bytes * 8 / 5;
   Stop();
   std::filesystem::remove_all(folder_.path());
-  Start(budget);
+  Start(budget, options);
   Add("qwen3");
   std::vector<std::shared_ptr<Heard>> heard;
   for (size_t i = 0; i < prompts.size(); ++i) {

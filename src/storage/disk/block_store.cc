@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kHeaderBytes = 4096;
+constexpr uint64_t kHeaderBytes = BlockStore::kDataOffset;
 constexpr std::string_view kSuffix = ".kv";
 constexpr std::string_view kPartial = ".partial";
 constexpr double kAverageWeight = 0.2;
@@ -248,9 +248,7 @@ absl::Status BlockStore::Read(const BlockKey& key, std::span<std::byte> out) {
     if (it == index_.end()) return absl::NotFoundError("the block is not stored");
     order_.splice(order_.end(), order_, it->second.order);
   }
-  const int64_t start_us = clock_->NowUs();
   const absl::Status status = ReadChecked(key, out);
-  const int64_t took_us = clock_->NowUs() - start_us;
   absl::MutexLock lock(&mutex_);
   if (!status.ok()) {
     if (absl::IsDataLoss(status)) ++state_.damaged;
@@ -258,7 +256,32 @@ absl::Status BlockStore::Read(const BlockKey& key, std::span<std::byte> out) {
     return absl::NotFoundError(std::string(Message(status)));
   }
   ++state_.read;
-  Average(out.size(), took_us, &state_.read_bytes_per_s);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<os::DirectFile>> BlockStore::Open(const BlockKey& key,
+                                                                 uint64_t data_bytes) {
+  {
+    absl::MutexLock lock(&mutex_);
+    auto it = index_.find(key);
+    if (it == index_.end()) return absl::NotFoundError("the block is not stored");
+    order_.splice(order_.end(), order_, it->second.order);
+  }
+  absl::StatusOr<std::unique_ptr<os::DirectFile>> file = os::DirectFile::OpenForRead(PathOf(key));
+  if (file.ok() && (*file)->size() == FileBytes(data_bytes)) return file;
+  absl::MutexLock lock(&mutex_);
+  if (file.ok()) ++state_.damaged;
+  RemoveLocked(key);
+  return absl::NotFoundError("the block's file is gone or has another size");
+}
+
+absl::Status BlockStore::CheckRead(const BlockKey& key, std::span<const std::byte> header,
+                                   uint64_t data_bytes, uint64_t data_hash) {
+  BlockFrame frame;
+  std::memcpy(&frame, header.data(), sizeof(frame));
+  RETURN_IF_ERROR(CheckFrameHash(frame, key, data_bytes, data_hash, PathOf(key)));
+  absl::MutexLock lock(&mutex_);
+  ++state_.read;
   return absl::OkStatus();
 }
 

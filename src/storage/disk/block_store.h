@@ -28,6 +28,9 @@
 namespace terrace {
 class Clock;
 }
+namespace terrace::os {
+class DirectFile;
+}
 
 namespace terrace::storage {
 
@@ -50,8 +53,7 @@ struct BlockStoreState {
   uint64_t damaged = 0;          // blocks that failed a check
   uint64_t refused = 0;          // writes that did not fit or failed
   bool read_only = false;        // after a failed write: reads go on, nothing is written any more
-  double read_bytes_per_s = 0;   // moving average of what single reads got; 0: none yet
-  double write_bytes_per_s = 0;  // the same of writes
+  double write_bytes_per_s = 0;  // moving average of what single writes got; 0: none yet
 };
 
 class BlockStore {
@@ -71,6 +73,15 @@ class BlockStore {
   absl::Status Write(const BlockKey& key, std::span<const std::byte> data);
   // Fills `out`. NotFound for a block that is not there or fails a check (and is removed then).
   absl::Status Read(const BlockKey& key, std::span<std::byte> out);
+  // The two halves of Read for who reads by himself, many blocks at a time. Open: the file of a
+  // block with `data_bytes` of data, which begin at kDataOffset; it stays readable while it is
+  // open, whatever becomes of the block. CheckRead: whether its first kDataOffset bytes and the
+  // XXH3-64 of its data are the block's; counts it if so, DataLoss if not (the block is left to
+  // Read).
+  static constexpr uint64_t kDataOffset = 4096;
+  absl::StatusOr<std::unique_ptr<os::DirectFile>> Open(const BlockKey& key, uint64_t data_bytes);
+  absl::Status CheckRead(const BlockKey& key, std::span<const std::byte> header,
+                         uint64_t data_bytes, uint64_t data_hash);
   void Remove(const BlockKey& key);
 
   BlockStoreState State() const;
