@@ -200,6 +200,8 @@ class Session {
                                  {"text", text},
                                  {"finish_reason", ReasonName(finish.reason)},
                                  {"prompt_tokens", finish.prompt_tokens},
+                                 {"cached_tokens", finish.cached_tokens},
+                                 {"kv", finish.kv_choice},
                                  {"completion_tokens", finish.completion_tokens},
                                  {"timings", std::move(timings)}};
       *io_.out << boost::json::serialize(all) << std::endl;

@@ -42,6 +42,9 @@ struct AccessRecord {
   std::string error_code;  // empty: none
   int32_t prompt_tokens = 0;
   int32_t completion_tokens = 0;
+  int32_t cached_tokens = 0;    // of the prompt
+  int32_t restored_tokens = 0;  // of those, brought back from below device memory
+  std::string kv;               // why KV was loaded or recomputed; empty: there was no choice
   int64_t queue_us = 0;
   int64_t swap_us = 0;
   int64_t prefill_us = 0;

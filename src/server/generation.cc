@@ -225,6 +225,8 @@ bool Generation::TakeFinish(size_t choice, const FinishInfo& info, std::string t
   // Prompts count once, however many choices there are of them.
   if (choice % static_cast<size_t>(plan_.params.n) == 0) {
     usage_.cached_tokens += info.cached_tokens;
+    record.restored_tokens += info.restored_tokens;
+    if (record.kv.empty()) record.kv = info.kv_choice;
   }
   if (info.reason == FinishReason::kError || info.reason == FinishReason::kCancelled) {
     absl::Status status = info.status;
@@ -254,8 +256,11 @@ void Generation::CompleteLocked() {
   AccessRecord& record = exchange_->access();
   record.prompt_tokens = usage_.prompt_tokens;
   record.completion_tokens = usage_.completion_tokens;
+  record.cached_tokens = usage_.cached_tokens;
   if (!plan_.params.stream) {
-    exchange_->Respond({.body = writer_.Whole(answers_, usage_)});
+    HttpResponse response{.body = writer_.Whole(answers_, usage_)};
+    if (!record.kv.empty()) response.headers.emplace_back("x-terrace-kv", record.kv);
+    exchange_->Respond(std::move(response));
     return;
   }
   if (plan_.params.include_usage) writer_.UsageEvent(usage_, &unsent_);

@@ -117,6 +117,8 @@ void FakeScheduler::Finish(Active* active, FinishReason reason, absl::Status sta
   info.status = std::move(status);
   info.prompt_tokens = static_cast<int32_t>(active->seen.prompt.size());
   info.completion_tokens = active->given;
+  info.kv_choice = active->script.kv_choice;
+  info.cached_tokens = info.restored_tokens = active->script.cached_tokens;
   active->request->sink->OnFinish(info);
 }
 

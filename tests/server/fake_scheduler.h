@@ -26,6 +26,8 @@ struct Script {
   int64_t step_us = 0;  // pause before each token
   absl::Status fail;    // not OK: the request fails after its tokens
   bool pass_end_tokens = false;
+  std::string kv_choice;  // what it says of its prompt's KV
+  int32_t cached_tokens = 0;
 };
 
 struct SeenRequest {

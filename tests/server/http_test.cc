@@ -352,5 +352,32 @@ TEST(HttpObservation, TheAccessLogTellsLengthsAndNoContent) {
   EXPECT_EQ(lines[0].find("SECRET"), string::npos);
 }
 
+TEST(HttpObservation, TheChoiceToLoadKvIsToldWithItsReason) {
+  TestServer server;
+  const string why = "loaded: loading takes 3.1 ms, computing 40.2 ms";
+  server.scheduler().set_script([&](const SeenRequest&) {
+    Script script;
+    script.tokens = {'H', 'i'};
+    script.kv_choice = why;
+    script.cached_tokens = 16;
+    return script;
+  });
+  const HttpReply reply = server.Ask();
+  EXPECT_EQ(reply.headers.at("x-terrace-kv"), why);
+  EXPECT_NE(reply.body.find("\"cached_tokens\":16"), string::npos) << reply.body;
+  std::vector<string> lines;
+  for (int i = 0; i < 100 && lines.empty(); ++i) {
+    lines = server.access_log().lines();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ASSERT_EQ(lines.size(), 1u);
+  const auto line = Json(lines[0]);
+  EXPECT_EQ(TextAt(line, "kv"), why);
+  EXPECT_EQ(At(line, "cached_tokens"), boost::json::value(16));
+  EXPECT_EQ(At(line, "restored_tokens"), boost::json::value(16));
+  server.Say("plain");
+  EXPECT_EQ(server.Ask().headers.count("x-terrace-kv"), 0u);
+}
+
 }  // namespace
 }  // namespace terrace::server
