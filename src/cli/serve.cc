@@ -10,6 +10,7 @@
 
 #include <boost/json.hpp>
 #include <csignal>
+#include <map>
 #include <memory>
 #include <ostream>
 #include <random>
@@ -244,7 +245,37 @@ class Server {
     if (cap > 0) metrics_.Set(MetricId::kBudgetBytes, {"disk"}, static_cast<double>(cap));
   }
 
+  // A model may be asked for as itself and as a draft of others: all use the same weights.
   absl::StatusOr<std::shared_ptr<engine::EngineModel>> Open(const server::ModelConfig& model) {
+    Opened* opened = nullptr;
+    {
+      absl::MutexLock lock(&opened_mutex_);
+      opened = &opened_[model.name];
+    }
+    absl::MutexLock lock(&opened->mutex);
+    std::shared_ptr<engine::EngineModel> shared = opened->model.lock();
+    if (shared != nullptr) return shared;
+    ASSIGN_OR_RETURN(shared, OpenNew(model));
+    opened->model = shared;
+    return shared;
+  }
+
+  absl::StatusOr<std::shared_ptr<engine::EngineModel>> OpenDraft(const std::string& name,
+                                                                 const server::ModelConfig& of) {
+    server::ModelConfig draft;
+    draft.name = name;
+    draft.hot_keep_us = of.hot_keep_us;
+    for (const server::ModelConfig& model : config_.models) {
+      if (model.name == name) draft = model;
+    }
+    if (draft.speculation.starts_with("draft:") || name == of.name) {
+      return absl::InvalidArgumentError(
+          fmt::format("the draft {} of {} may not have a draft itself", name, of.name));
+    }
+    return Open(draft);
+  }
+
+  absl::StatusOr<std::shared_ptr<engine::EngineModel>> OpenNew(const server::ModelConfig& model) {
     ASSIGN_OR_RETURN(std::string path, FindModel(config_, model.name));
     const int64_t hot_keep_us = model.hot_keep_us.value_or(config_.memory.hot_keep_us);
     engine::EngineModelOptions more = KvOptions(config_, model);
@@ -252,12 +283,8 @@ class Server {
     more.speculation.tokens = model.speculation_tokens;
     if (model.speculation == "ngram") more.speculation.kind = Kind::kNgram;
     if (model.speculation.starts_with("draft:")) {
-      const std::string draft = model.speculation.substr(6);
-      ASSIGN_OR_RETURN(std::string draft_path, FindModel(config_, draft));
       more.speculation.kind = Kind::kDraft;
-      ASSIGN_OR_RETURN(more.speculation.draft,
-                       runtime_->OpenModel(fmt::format("{} (draft of {})", draft, model.name),
-                                           draft_path, 0, hot_keep_us));
+      ASSIGN_OR_RETURN(more.speculation.draft, OpenDraft(model.speculation.substr(6), model));
     }
     return runtime_->OpenModel(model.name, path, model.max_context, hot_keep_us, std::move(more),
                                model.sla);
@@ -313,6 +340,12 @@ class Server {
   std::unique_ptr<Logger> access_log_;
   std::unique_ptr<Runtime> runtime_;
   std::unique_ptr<scheduler::Scheduler> scheduler_;
+  struct Opened {
+    absl::Mutex mutex;  // held while it is being opened
+    std::weak_ptr<engine::EngineModel> model ABSL_GUARDED_BY(mutex);
+  };
+  absl::Mutex opened_mutex_;
+  std::map<std::string, Opened> opened_ ABSL_GUARDED_BY(opened_mutex_);  // entries stay
   std::unique_ptr<server::ModelCatalog> catalog_;
   std::unique_ptr<server::ApiHandler> handler_;
   std::unique_ptr<server::HttpServer> http_;
