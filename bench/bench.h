@@ -56,6 +56,7 @@ std::span<const Bench> Benches();
 // Each in a file of its own.
 absl::StatusOr<std::vector<Row>> RunSwitch(const Context& context);
 absl::StatusOr<std::vector<Row>> RunKv(const Context& context);
+absl::StatusOr<std::vector<Row>> RunStreams(const Context& context);
 absl::StatusOr<std::vector<Row>> RunEngine(const Context& context);
 
 // One JSON array of {"law","measured","unit","reference","ratio","goal","holds"}; null for absent.

@@ -8,7 +8,8 @@ constexpr Bench kBenches[] = {
     {"engine", "prefill and decode by format and batch, as shares of the machine's limits",
      RunEngine},
     {"switch", "switching between models: in memory and from disk", RunSwitch},
-    {"kv", "conversations that return, from each tier; streams beside a long prompt", RunKv},
+    {"kv", "conversations that return, from each tier", RunKv},
+    {"streams", "streams that share a model; prompts that arrive beside them", RunStreams},
 };
 
 }  // namespace

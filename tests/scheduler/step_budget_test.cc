@@ -101,5 +101,34 @@ TEST(StepBudget, OneSlowStepDoesNotStallPromptsForLong) {
   EXPECT_GE(run(20), usual / 2);
 }
 
+TEST(SharePromptRows, AllIsGivenWhileSomebodyWantsIt) {
+  EXPECT_EQ(SharePromptRows(std::vector<int32_t>{}, 8), std::vector<int32_t>());
+  EXPECT_EQ(SharePromptRows(std::vector<int32_t>{100}, 8), std::vector<int32_t>{8});
+  EXPECT_EQ(SharePromptRows(std::vector<int32_t>{3, 2}, 8), (std::vector<int32_t>{3, 2}));
+  EXPECT_EQ(SharePromptRows(std::vector<int32_t>{3, 2}, 0), (std::vector<int32_t>{0, 0}));
+  EXPECT_EQ(SharePromptRows(std::vector<int32_t>{100}, 1), std::vector<int32_t>{1});
+}
+
+TEST(SharePromptRows, ShortOnesPassALongOneThatGoesOnToo) {
+  EXPECT_EQ(SharePromptRows(std::vector<int32_t>{4000, 24, 6}, 20),
+            (std::vector<int32_t>{10, 4, 6}));
+  // Sixteen of 24 tokens behind a long one: all are done while it has half of what they took.
+  std::vector<int32_t> pending(17, 24);
+  pending[0] = 4096;
+  int steps = 0;
+  while (*std::max_element(pending.begin() + 1, pending.end()) > 0 && ++steps < 1000) {
+    const std::vector<int32_t> rows = SharePromptRows(pending, 8);
+    int32_t sum = 0;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_LE(rows[i], pending[i]);
+      pending[i] -= rows[i];
+      sum += rows[i];
+    }
+    EXPECT_EQ(sum, 8);
+  }
+  EXPECT_EQ(steps, 16 * 24 / 4);
+  EXPECT_EQ(pending[0], 4096 - 16 * 24);
+}
+
 }  // namespace
 }  // namespace terrace::scheduler
