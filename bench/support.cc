@@ -119,14 +119,16 @@ std::string Bed::ImagePath(const engine::EngineModel& model) const {
   return fmt::format("{}/{}/blocks.bin", store_, model.weights().fingerprint());
 }
 
-absl::StatusOr<double> BareReadRate(const std::string& path, const Clock& clock) {
+absl::StatusOr<double> BareReadRate(const std::string& path, const Clock& clock, ReadInto into) {
   constexpr uint64_t kRead = 4 * kMiB;
   constexpr uint64_t kDepth = 8;
   ASSIGN_OR_RETURN(std::unique_ptr<os::DirectFile> file, os::DirectFile::OpenForRead(path));
-  ASSIGN_OR_RETURN(os::Mapping memory, os::Mapping::Anonymous(kRead * kDepth, {.populate = true}));
+  const bool ring = into == ReadInto::kRing;
+  const uint64_t memory_bytes = ring ? kRead * kDepth : AlignUp(file->size(), kRead);
+  ASSIGN_OR_RETURN(os::Mapping memory, os::Mapping::Anonymous(memory_bytes, {.populate = true}));
   os::AsyncIoOptions options;
   options.depth = kDepth;
-  options.registered = {memory.span()};
+  if (ring) options.registered = {memory.span()};
   absl::Mutex mutex;
   uint64_t next = 0;
   uint64_t left = file->size() / kRead;
@@ -143,7 +145,7 @@ absl::StatusOr<double> BareReadRate(const std::string& path, const Clock& clock)
       if (next == reads) return;
       index = next++;
     }
-    io->Read(file->fd(), index * kRead, memory.span().subspan(slot * kRead, kRead),
+    io->Read(file->fd(), index * kRead, memory.span().subspan((ring ? slot : index) * kRead, kRead),
              [&, slot](int64_t result) {
                {
                  absl::MutexLock lock(&mutex);

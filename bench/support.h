@@ -51,9 +51,15 @@ class Bed {
   std::unique_ptr<scheduler::Scheduler> scheduler_;
 };
 
-// Bytes a second of plain sequential direct reads of `path`: 4 MiB each, 8 in flight, into memory
-// that is used again. Nothing is done with the bytes.
-absl::StatusOr<double> BareReadRate(const std::string& path, const Clock& clock);
+// kRing: into 32 MiB that are used again and again, which stay in the processor's caches: the most
+// that the disk can be seen to give. kAll: into memory for the whole file, as whoever keeps the
+// bytes must read them.
+enum class ReadInto : uint8_t { kRing, kAll };
+
+// Bytes a second of plain sequential direct reads of `path`: 4 MiB each, 8 in flight. Nothing is
+// done with the bytes.
+absl::StatusOr<double> BareReadRate(const std::string& path, const Clock& clock,
+                                    ReadInto into = ReadInto::kRing);
 
 }  // namespace terrace::bench
 

@@ -14,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status.h"
+#include "os/prompt_thread.h"
 #include "os/worker_pool.h"
 
 namespace terrace::os {
@@ -115,6 +116,7 @@ class UringIo final : public AsyncIo {
   }
 
   void Reap() {
+    WakePromptly();
     for (;;) {
       io_uring_cqe* cqe = nullptr;
       int error = io_uring_wait_cqe(&ring_, &cqe);

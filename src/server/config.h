@@ -56,7 +56,7 @@ struct Config {
   } memory;
   struct {
     std::string disk_path;  // empty: DefaultDataFolder()
-    int32_t read_depth = 8;
+    int32_t read_depth = 16;
     uint64_t disk_bytes = 0;  // 0: as much as the disk has
   } storage;
   struct {

@@ -209,7 +209,7 @@ const ConfigKey kKeys[] = {
      "~/.local/share/terrace, else /var/lib/terrace.",
      [](string_view t, Config* c) { return SetTextOr("auto", t, &c->storage.disk_path); },
      [](In c) { return TextOr("auto", c.storage.disk_path); }},
-    {"storage.disk.read_depth", "number", "8", "Reads in flight at once while weights are loaded.",
+    {"storage.disk.read_depth", "number", "16", "Reads in flight at once while weights are loaded.",
      [](string_view t, Config* c) { return SetInteger(t, 1, 64, &c->storage.read_depth); },
      [](In c) { return fmt::format("{}", c.storage.read_depth); }},
     {"storage.disk.size", "size or off", "off",

@@ -75,8 +75,9 @@ class Cost final : public EvictionPolicy {
     const double rate = static_cast<double>(std::min<uint64_t>(history.uses, 2)) / span_us;
     const double likely = 1 - std::exp(-rate * kHorizonUs);
     const double cost_us = candidate.reload_us * (candidate.hidden ? kHiddenCost : 1);
-    return likely * cost_us * candidate.sla_weight /
-           static_cast<double>(std::max<uint64_t>(1, candidate.bytes));
+    // In single precision, in which the segments of one model are equal whatever their sizes.
+    return static_cast<float>(likely * cost_us * candidate.sla_weight /
+                              static_cast<double>(std::max<uint64_t>(1, candidate.bytes)));
   }
 };
 

@@ -100,7 +100,11 @@ std::vector<EvictionCandidate> TierManagerImpl::CandidatesLocked(const RoomReque
                             .hot_until_us = hot_until_us,
                             .own = own,
                             .steps_ahead = steps,
-                            .reload_us = ReloadUsLocked(link, segment.range.bytes),
+                            // Its share of reading the model: a latency a segment would set small
+                            // segments apart, and the tail would not go as one piece.
+                            .reload_us = ReloadUsLocked(link, model->bytes) *
+                                         static_cast<double>(segment.range.bytes) /
+                                         static_cast<double>(model->bytes),
                             .hidden = ReloadUsLocked(link, tail_bytes) <= head_us,
                             .sla_weight = model->spec.sla_weight});
     }

@@ -3,6 +3,7 @@
 #include <sanitizer/asan_interface.h>
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -36,15 +37,20 @@ absl::StatusOr<std::byte*> PageArena::Take(uint64_t bytes, Contents contents) {
     for (const Range& part : kept_.Inside(range)) sum += part.size();
     return sum;
   };
-  // The range that has the most pages already where those are of use; then the tightest.
-  std::tuple<uint64_t, uint64_t> best_cost;
+  // The range that has the most pages already where those are of use; then the tightest; then the
+  // one away from what was given back last: from there the hole grows, since neighbours were taken
+  // one after the other and go one after the other.
+  std::tuple<uint64_t, uint64_t, uint64_t> best_cost;
   Range best;
   for (const auto& [begin, end] : free_.ranges()) {
     if (end - begin < bytes) continue;
     for (const Range range : {Range{begin, begin + bytes}, Range{end - bytes, end}}) {
+      if (end == mapping_.bytes() && range.begin != begin) continue;  // addresses not used so far
       const uint64_t missing =
           contents == Contents::kAnything ? bytes - kept_inside(range) : uint64_t{0};
-      const std::tuple cost{missing, end - begin};
+      const uint64_t distance =
+          range.begin > last_kept_ ? range.begin - last_kept_ : last_kept_ - range.begin;
+      const std::tuple cost{missing, end - begin, std::numeric_limits<uint64_t>::max() - distance};
       if (best.size() == 0 || cost < best_cost) {
         best_cost = cost;
         best = range;
@@ -75,8 +81,10 @@ void PageArena::Free(std::byte* data, uint64_t bytes) {
 
 void PageArena::Keep(std::byte* data, uint64_t bytes) {
   ASAN_POISON_MEMORY_REGION(data, bytes);
-  free_.Add(RangeOf(data, bytes));
-  kept_.Add(RangeOf(data, bytes));
+  const Range range = RangeOf(data, bytes);
+  free_.Add(range);
+  kept_.Add(range);
+  last_kept_ = range.begin;
 }
 
 void PageArena::DiscardKept(uint64_t bytes) {

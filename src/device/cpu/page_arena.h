@@ -43,6 +43,7 @@ class PageArena {
   os::Mapping mapping_;
   RangeSet free_;  // offsets in mapping_
   RangeSet kept_;  // those of them that hold pages
+  uint64_t last_kept_ = 0;
 };
 
 }  // namespace terrace::device
