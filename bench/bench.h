@@ -57,6 +57,8 @@ std::span<const Bench> Benches();
 absl::StatusOr<std::vector<Row>> RunSwitch(const Context& context);
 absl::StatusOr<std::vector<Row>> RunKv(const Context& context);
 absl::StatusOr<std::vector<Row>> RunStreams(const Context& context);
+absl::StatusOr<std::vector<Row>> RunArbiter(const Context& context);
+absl::StatusOr<std::vector<Row>> RunFrontend(const Context& context);
 absl::StatusOr<std::vector<Row>> RunEngine(const Context& context);
 
 // One JSON array of {"law","measured","unit","reference","ratio","goal","holds"}; null for absent.

@@ -10,6 +10,8 @@ constexpr Bench kBenches[] = {
     {"switch", "switching between models: in memory and from disk", RunSwitch},
     {"kv", "conversations that return, from each tier", RunKv},
     {"streams", "streams that share a model; prompts that arrive beside them", RunStreams},
+    {"arbiter", "the decision what runs next, with 10,000 queued requests", RunArbiter},
+    {"frontend", "parsing, keys, template, tokenizer and limits, without an engine", RunFrontend},
 };
 
 }  // namespace

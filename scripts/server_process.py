@@ -61,6 +61,8 @@ class ServerProcess:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.config = {key: value for key, value in config.items()}
         server = {"host": "127.0.0.1", "port": free_port(), "metrics_port": free_port()}
+        # Off unless a test asks for them, so that servers beside each other do not meet.
+        server |= {"grpc_port": "off", "admin_port": "off"}
         self.config["server"] = server | self.config.get("server", {})
         store = {"disk": {"path": str(self.folder / "store")}}
         self.config.setdefault("storage", store)

@@ -94,6 +94,9 @@ int RunCli(const std::vector<std::string>& arguments, Io* io) {
   AddListCommand(root, &invocation);
   AddShowCommand(root, &invocation);
   AddStoreCommands(root, &invocation);
+  AddPlanCommand(root, &invocation);
+  AddTopCommand(root, &invocation);
+  AddKeyCommand(root, &invocation);
   AddConfigCommand(root, &invocation);
   AddDebugCommand(root, &invocation);
   AddVerifyCommand(root, &invocation);

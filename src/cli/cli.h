@@ -41,6 +41,9 @@ void AddRunCommand(Command root, Invocation* invocation);
 void AddListCommand(Command root, Invocation* invocation);
 void AddShowCommand(Command root, Invocation* invocation);
 void AddStoreCommands(Command root, Invocation* invocation);  // rm, rollback, import
+void AddPlanCommand(Command root, Invocation* invocation);
+void AddTopCommand(Command root, Invocation* invocation);
+void AddKeyCommand(Command root, Invocation* invocation);
 void AddConfigCommand(Command root, Invocation* invocation);
 void AddDebugCommand(Command root, Invocation* invocation);
 void AddVerifyCommand(Command root, Invocation* invocation);

@@ -78,7 +78,8 @@ void AddConfigCommand(Command root, Invocation* invocation) {
         return absl::OkStatus();
       });
   check.Argument("file", file.get(), {"FILE", "Configuration file, the same as --config"});
-  options->AddTo(check, {"server", "memory", "storage", "scheduler", "device", "log"});
+  options->AddTo(
+      check, {"server", "auth", "tls", "memory", "storage", "scheduler", "kv", "device", "log"});
   options->AddModels(check);
 }
 

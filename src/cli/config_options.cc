@@ -63,4 +63,8 @@ std::string DataFolder(const server::Config& config) {
   return config.storage.disk_path.empty() ? server::DefaultDataFolder() : config.storage.disk_path;
 }
 
+std::string KeysFile(const server::Config& config) {
+  return config.auth.keys.empty() ? DataFolder(config) + "/keys.json" : config.auth.keys;
+}
+
 }  // namespace terrace::cli

@@ -42,6 +42,9 @@ class ConfigOptions {
 // storage.disk.path, or where Terrace keeps its files without it.
 std::string DataFolder(const server::Config& config);
 
+// auth.keys, or where API keys are kept without it.
+std::string KeysFile(const server::Config& config);
+
 }  // namespace terrace::cli
 
 #endif  // TERRACE_CLI_CONFIG_OPTIONS_H_

@@ -2,15 +2,13 @@
 // so that a taken port is told at once and a second server cannot touch the first one's memory or
 // disk.
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
-#include <csignal>
-#include <map>
+#include <filesystem>
 #include <memory>
 #include <ostream>
 #include <random>
@@ -18,76 +16,54 @@
 
 #include "absl/synchronization/mutex.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "cli/cli.h"
 #include "cli/config_options.h"
+#include "cli/config_watch.h"
 #include "cli/model_argument.h"
+#include "cli/model_opener.h"
 #include "cli/runtime.h"
+#include "cli/signals.h"
 #include "obs/log.h"
+#include "obs/log_ring.h"
 #include "obs/metrics.h"
+#include "obs/trace.h"
 #include "scheduler/scheduler.h"
+#include "server/admin.h"
 #include "server/api_handler.h"
+#include "server/api_keys.h"
+#include "server/front.h"
+#include "server/grpc_server.h"
 #include "server/http_server.h"
+#include "server/kserve.h"
+#include "server/kserve_http.h"
 #include "server/model_catalog.h"
+#include "server/ollama.h"
 #include "server/tier_metrics.h"
+#include "server/tls.h"
+#include "server/version_router.h"
+#include "server/watchdog.h"
 #include "weights/model_store.h"
 
 namespace terrace::cli {
 namespace {
 
-// A file descriptor that is closed at the end.
-class Fd {
- public:
-  explicit Fd(int fd) : fd_(fd) {}
-  ~Fd() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Fd(const Fd&) = delete;
-  Fd& operator=(const Fd&) = delete;
-  int get() const { return fd_; }
-
- private:
-  const int fd_;
-};
-
-// Takes SIGINT, SIGTERM and SIGHUP as data instead of interruptions, for this thread and those it
-// starts; gives them back when destroyed.
-class Signals {
- public:
-  Signals() {
-    sigemptyset(&set_);
-    for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set_, signal);
-    pthread_sigmask(SIG_BLOCK, &set_, &before_);
-    fd_ = signalfd(-1, &set_, SFD_CLOEXEC);
-  }
-  ~Signals() {
-    if (fd_ >= 0) close(fd_);
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  Signals(const Signals&) = delete;
-  Signals& operator=(const Signals&) = delete;
-
-  // Waits for a signal, or until `other` can be read (then 0).
-  int Wait(int other) {
-    while (true) {
-      pollfd polled[] = {{fd_, POLLIN, 0}, {other, POLLIN, 0}};
-      if (poll(polled, 2, -1) < 0) continue;
-      if ((polled[1].revents & POLLIN) != 0) return 0;
-      signalfd_siginfo info;
-      if ((polled[0].revents & POLLIN) != 0 && read(fd_, &info, sizeof info) == sizeof info) {
-        return static_cast<int>(info.ssi_signo);
-      }
-    }
-  }
-  bool ok() const { return fd_ >= 0; }
-
- private:
-  sigset_t set_;
-  sigset_t before_;
-  int fd_ = -1;
-};
+// The last requests that /admin/traces can show, and lines of the log that the console can.
+constexpr size_t kTracesKept = 2000;
+constexpr size_t kLinesKept = 500;
+// The exit status after a hang (EX_SOFTWARE of sysexits.h).
+constexpr int kHungStatus = 70;
 
 uint64_t RandomSeed() { return std::random_device()() | uint64_t{std::random_device()()} << 32; }
+
+std::vector<std::string> SplitList(std::string_view text) {
+  std::vector<std::string> out;
+  for (const std::string_view part : Split(text, ',')) {
+    if (!StripSpace(part).empty()) out.emplace_back(StripSpace(part));
+  }
+  return out;
+}
 
 // Many connections need many descriptors; the hard limit is what the administrator allows.
 void RaiseFileLimit() {
@@ -99,8 +75,12 @@ void RaiseFileLimit() {
 
 class Server {
  public:
-  Server(const Invocation* invocation, server::Config config)
-      : io_(*invocation->io), json_(invocation->json), config_(std::move(config)) {}
+  // `options` reads the configuration again when its file changes.
+  Server(const Invocation* invocation, const ConfigOptions* options, server::Config config)
+      : io_(*invocation->io),
+        json_(invocation->json),
+        options_(options),
+        config_(std::move(config)) {}
 
   absl::Status Run() {
     Signals signals;
@@ -112,8 +92,12 @@ class Server {
     RETURN_IF_ERROR(Bind());
     RETURN_IF_ERROR(Start());
     PrintPorts();
+    StartWatching();
+    NotifyManager("READY=1");
     if (WaitForEnd(&signals, drained.get()) == 0) return absl::OkStatus();
 
+    StopWatching();
+    NotifyManager("STOPPING=1");
     log_->Info("draining: no new requests are taken",
                {{"timeout_s", config_.server.drain_timeout_us / 1'000'000}});
     std::thread drain([this, &drained] {
@@ -155,7 +139,8 @@ class Server {
     ASSIGN_OR_RETURN(options.level, ParseLogLevel(config_.log.level));
     ASSIGN_OR_RETURN(options.format, ParseLogFormat(config_.log.format));
     options.path = config_.log.file;
-    ASSIGN_OR_RETURN(log_, OpenLog(options, clock_));
+    ASSIGN_OR_RETURN(std::unique_ptr<Logger> log, OpenLog(options, clock_));
+    log_ = std::make_unique<LogRing>(std::move(log), &clock_, kLinesKept);
     access_log_ = std::make_unique<NullLogger>();
     if (config_.log.access.empty()) return absl::OkStatus();
     options.level = LogLevel::kInfo;
@@ -166,21 +151,45 @@ class Server {
 
   absl::Status Bind() {
     server::HttpOptions options;
-    options.endpoints.push_back({.host = config_.server.host,
-                                 .port = static_cast<uint16_t>(config_.server.port),
-                                 .door = server::Door::kApi});
-    if (config_.server.metrics_port >= 0) {
-      options.endpoints.push_back({.host = config_.server.host,
-                                   .port = static_cast<uint16_t>(config_.server.metrics_port),
-                                   .door = server::Door::kMetrics});
-    }
+    auto add = [&](const std::string& host, int32_t port, server::Door door) {
+      if (port < 0) return;
+      options.endpoints.push_back(
+          {.host = host, .port = static_cast<uint16_t>(port), .door = door});
+      doors_.push_back(door);
+    };
+    add(config_.server.host, config_.server.port, server::Door::kApi);
+    add(config_.server.host, config_.server.metrics_port, server::Door::kMetrics);
+    add(config_.server.admin_host, config_.server.admin_port, server::Door::kAdmin);
     options.max_body_bytes = config_.server.max_body_bytes;
+    options.allowed_origins = SplitList(config_.server.cors_origins);
     options.id_seed = RandomSeed();
-    ASSIGN_OR_RETURN(http_,
-                     server::HttpServer::Bind(std::move(options), {.clock = &clock_,
-                                                                   .access_log = access_log_.get(),
-                                                                   .runtime_log = log_.get(),
-                                                                   .metrics = &metrics_}));
+    if (config_.tls.certificate.empty() != config_.tls.key.empty()) {
+      return absl::InvalidArgumentError("tls.certificate and tls.key go together; set both");
+    }
+    if (!config_.tls.certificate.empty()) {
+      ASSIGN_OR_RETURN(tls_, server::TlsFiles::Open(config_.tls.certificate, config_.tls.key,
+                                                    &clock_, log_.get()));
+    }
+    ASSIGN_OR_RETURN(
+        http_, server::HttpServer::Bind(
+                   std::move(options), {.clock = &clock_,
+                                        .access_log = access_log_.get(),
+                                        .runtime_log = log_.get(),
+                                        .metrics = &metrics_,
+                                        .traces = &traces_,
+                                        .on_done =
+                                            [this](const server::AccessRecord& record, int status) {
+                                              if (router_ != nullptr)
+                                                router_->Report(record.model, status);
+                                            },
+                                        .tls = tls_.get()}));
+    if (config_.server.grpc_port < 0) return absl::OkStatus();
+    ASSIGN_OR_RETURN(
+        grpc_, server::GrpcServer::Bind({.host = config_.server.host,
+                                         .port = static_cast<uint16_t>(config_.server.grpc_port),
+                                         .max_message_bytes = config_.server.max_body_bytes,
+                                         .certificate = config_.tls.certificate,
+                                         .private_key = config_.tls.key}));
     return absl::OkStatus();
   }
 
@@ -200,33 +209,55 @@ class Server {
     scheduling.step_tokens = config_.scheduler.step_tokens;
     scheduling.max_wait_us = config_.scheduler.max_wait_us;
     scheduling.stretch = config_.scheduler.stretch;
+    scheduling.aging_us = config_.scheduler.aging_us;
+    scheduling.min_residency_us = config_.scheduler.min_residency_us;
+    scheduling.qps_weight = config_.scheduler.qps_weight;
+    scheduling.latency_weight = config_.scheduler.latency_weight;
+    scheduling.tenant_running = config_.scheduler.tenant_running;
     scheduling.cache = &runtime_->kv_cache();
     scheduling.seed = RandomSeed();
     if (!runtime_->kv_note().empty()) {
       log_->Warning("KV is not kept on disk", {{"why", runtime_->kv_note()}});
     }
     scheduler_ = scheduler::Scheduler::Create(scheduling, &runtime_->engine(), &clock_, &metrics_);
-    std::vector<server::CatalogEntry> entries;
-    for (const server::ModelConfig& model : config_.models) {
-      entries.push_back({model.name, [this, &model] { return Open(model); }});
-    }
-    catalog_ = std::make_unique<server::ModelCatalog>(std::move(entries), scheduler_.get(), &clock_,
-                                                      log_.get());
+    opener_ = std::make_unique<ModelOpener>(runtime_.get());
+    catalog_ = std::make_unique<server::ModelCatalog>(
+        Entries(std::make_shared<const server::Config>(config_)), scheduler_.get(), &clock_,
+        log_.get(),
+        server::CatalogActions{.bring =
+                                   [this](engine::EngineModel& model) {
+                                     const weights::ModelWeights& weights = model.weights();
+                                     runtime_->manager().Prefetch(
+                                         weights.tier_id(), 0,
+                                         static_cast<uint32_t>(weights.segments().size()),
+                                         tier::Priority::kPredicted);
+                                   },
+                               .evict =
+                                   [this](engine::EngineModel& model) {
+                                     runtime_->manager().EvictModel(model.weights().tier_id());
+                                   }});
+    router_ = std::make_unique<server::VersionRouter>(
+        [this](std::string_view model) { return IsWarm(model); }, log_.get(), &metrics_);
+    router_->Set(Trials(config_));
     server::ApiOptions options;
     options.id_seed = RandomSeed();
     handler_ = std::make_unique<server::ApiHandler>(
-        options, server::ApiDeps{.models = catalog_.get(),
-                                 .scheduler = scheduler_.get(),
-                                 .clock = &clock_,
-                                 .metrics = &metrics_,
-                                 .runtime_log = log_.get(),
-                                 .on_scrape = [this] {
-                                   absl::MutexLock lock(&scrape_mutex_);
-                                   server::UpdateTierMetrics(runtime_->manager().Snapshot(),
-                                                             &metrics_);
-                                   UpdateDiskMetrics();
-                                 }});
-    http_->Start(handler_.get());
+        options,
+        server::ApiDeps{
+            .models = catalog_.get(),
+            .scheduler = scheduler_.get(),
+            .clock = &clock_,
+            .metrics = &metrics_,
+            .runtime_log = log_.get(),
+            .route = [this](const server::HttpRequest& request,
+                            const std::string& name) { return router_->Route(request, name); },
+            .on_scrape =
+                [this] {
+                  absl::MutexLock lock(&scrape_mutex_);
+                  server::UpdateTierMetrics(runtime_->manager().Snapshot(), &metrics_);
+                  UpdateDiskMetrics();
+                }});
+    RETURN_IF_ERROR(StartFront());
     catalog_->OpenAll();
     return absl::OkStatus();
   }
@@ -245,65 +276,224 @@ class Server {
     if (cap > 0) metrics_.Set(MetricId::kBudgetBytes, {"disk"}, static_cast<double>(cap));
   }
 
-  // A model may be asked for as itself and as a draft of others: all use the same weights.
-  absl::StatusOr<std::shared_ptr<engine::EngineModel>> Open(const server::ModelConfig& model) {
-    Opened* opened = nullptr;
+  // The protocols beside OpenAI's, and the door before all of them.
+  absl::Status StartFront() {
+    kserve_ = std::make_unique<server::kserve::Service>(
+        server::kserve::ServiceDeps{.api = handler_.get(),
+                                    .models = catalog_.get(),
+                                    .control = catalog_.get(),
+                                    .clock = &clock_,
+                                    .ready = [this] { return handler_->ready(); }});
+    kserve_http_ = std::make_unique<server::kserve::HttpApi>(kserve_.get());
+    ollama_ = std::make_unique<server::OllamaApi>(
+        server::OllamaDeps{.api = handler_.get(),
+                           .models = catalog_.get(),
+                           .control = catalog_.get(),
+                           .clock = &clock_,
+                           .tiers = [this] { return runtime_->manager().Snapshot(); }});
+    keys_ = std::make_unique<server::KeyRing>(KeysFile(config_), &clock_, log_.get());
+    server::FrontOptions options;
+    ASSIGN_OR_RETURN(options.allow, server::CidrList::Parse(config_.server.allow));
+    ASSIGN_OR_RETURN(options.admin_allow, server::CidrList::Parse(config_.server.admin_allow));
+    ASSIGN_OR_RETURN(options.metrics_allow, server::CidrList::Parse(config_.server.metrics_allow));
+    options.keys_needed = KeysNeeded();
+    admin_ = std::make_unique<server::Admin>(
+        server::AdminDeps{.openai = handler_.get(),
+                          .models = catalog_.get(),
+                          .control = catalog_.get(),
+                          .clock = &clock_,
+                          .traces = &traces_,
+                          .log = log_.get(),
+                          .device = runtime_->device().info().name,
+                          .tiers = [this] { return runtime_->manager().Snapshot(); },
+                          .queue = [this] { return scheduler_->State(); },
+                          .reload = [this] { return Reload(); }});
+    front_ = std::make_unique<server::Front>(std::move(options),
+                                             server::FrontDeps{.openai = handler_.get(),
+                                                               .kserve = kserve_http_.get(),
+                                                               .ollama = ollama_.get(),
+                                                               .admin = admin_.get(),
+                                                               .keys = keys_.get(),
+                                                               .runtime_log = log_.get()});
+    http_->Start(front_.get());
+    if (grpc_ != nullptr) {
+      grpc_->Start(
+          {.service = kserve_.get(),
+           .admit = [this](server::HttpRequest* request,
+                           bool needs_admin) { return front_->Admit(needs_admin, request); },
+           .clock = &clock_,
+           .access_log = access_log_.get(),
+           .metrics = &metrics_});
+    }
+    return absl::OkStatus();
+  }
+
+  bool IsWarm(std::string_view name) {
+    for (const tier::ModelState& model : runtime_->manager().Snapshot().models) {
+      // All but what a long prompt may have pushed out for a moment.
+      if (model.name == name) return model.resident_bytes >= model.bytes - model.bytes / 20;
+    }
+    return false;
+  }
+
+  // Reads the configuration again and applies its models. Whatever is wrong with it, what runs goes
+  // on as before.
+  absl::Status Reload() {
+    absl::MutexLock lock(&reload_mutex_);
+    absl::Status status = ReloadLocked();
+    metrics_.Count(MetricId::kConfigReloads, {status.ok() ? "ok" : "error"});
+    if (!status.ok()) {
+      log_->Error("the changed configuration is not used", {{"why", Message(status)}});
+    }
+    return status;
+  }
+
+  absl::Status ReloadLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reload_mutex_) {
+    ASSIGN_OR_RETURN(server::LoadedConfig loaded, options_->Load(io_));
+    auto config = std::make_shared<const server::Config>(std::move(loaded.config));
+    if (config->models.empty()) {
+      return absl::InvalidArgumentError("the configuration has no models any more");
+    }
+    for (const server::ModelConfig& model : config->models) {
+      absl::StatusOr<std::string> path = FindModel(*config, model.name);
+      std::error_code error;
+      if (path.ok() && !std::filesystem::exists(*path, error)) {
+        path = absl::NotFoundError(fmt::format("there is no file {}", *path));
+      }
+      if (!path.ok()) return WithContext(path.status(), "model " + model.name);
+    }
+    for (const server::ConfigKey& key : server::ConfigKeys()) {
+      if (key.get(*config) == key.get(config_)) continue;
+      log_->Warning("a changed key takes effect at the next start",
+                    {{"key", key.name}, {"now", key.get(config_)}, {"then", key.get(*config)}});
+    }
+    router_->Set(Trials(*config));
+    for (const std::string& change : catalog_->Update(Entries(config))) {
+      log_->Info("the configuration changed a model", {{"change", change}});
+    }
+    return absl::OkStatus();
+  }
+
+  void StartWatching() {
+    if (const std::string file = options_->FileName(io_); !file.empty()) {
+      config_watch_ = std::make_unique<ConfigWatch>(file, [this] { (void)Reload(); });
+    }
+    watchdog_ = std::thread([this] { WatchEngine(); });
+  }
+
+  void StopWatching() {
+    config_watch_.reset();
     {
-      absl::MutexLock lock(&opened_mutex_);
-      opened = &opened_[model.name];
+      absl::MutexLock lock(&watch_mutex_);
+      stop_watching_ = true;
     }
-    absl::MutexLock lock(&opened->mutex);
-    std::shared_ptr<engine::EngineModel> shared = opened->model.lock();
-    if (shared != nullptr) return shared;
-    ASSIGN_OR_RETURN(shared, OpenNew(model));
-    opened->model = shared;
-    return shared;
+    watchdog_.join();
   }
 
-  absl::StatusOr<std::shared_ptr<engine::EngineModel>> OpenDraft(const std::string& name,
-                                                                 const server::ModelConfig& of) {
-    server::ModelConfig draft;
-    draft.name = name;
-    draft.hot_keep_us = of.hot_keep_us;
-    for (const server::ModelConfig& model : config_.models) {
-      if (model.name == name) draft = model;
+  // Ends the process if the engine hangs: nothing else gives its memory and threads back. Whoever
+  // supervises it starts it again.
+  void WatchEngine() {
+    server::Watchdog watchdog(config_.watchdog.timeout_us);
+    for (;;) {
+      {
+        absl::MutexLock lock(&watch_mutex_);
+        watch_mutex_.AwaitWithTimeout(absl::Condition(&stop_watching_), absl::Seconds(1));
+        if (stop_watching_) return;
+      }
+      NotifyManager("WATCHDOG=1");
+      if (config_.watchdog.timeout_us == 0) continue;
+      server::Watchdog::Sample sample{.now_us = clock_.NowUs()};
+      const scheduler::SchedulerState state = scheduler_->State();
+      sample.last_step_us = state.last_step_us;
+      for (const scheduler::ModelQueueState& model : state.models) {
+        sample.has_work |= model.waiting + model.running > 0;
+      }
+      for (const tier::LinkState& link : runtime_->manager().Snapshot().links) {
+        sample.moved_bytes += link.bytes;
+      }
+      rusage usage;
+      if (getrusage(RUSAGE_SELF, &usage) == 0) {
+        sample.cpu_us = (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * int64_t{1'000'000} +
+                        usage.ru_utime.tv_usec + usage.ru_stime.tv_usec;
+      }
+      if (!watchdog.Look(sample)) continue;
+      log_->Error("the engine hangs: it has work and finishes no step; ending, to be started again",
+                  {{"timeout_s", config_.watchdog.timeout_us / 1'000'000}});
+      std::_Exit(kHungStatus);
     }
-    if (draft.speculation.starts_with("draft:") || name == of.name) {
-      return absl::InvalidArgumentError(
-          fmt::format("the draft {} of {} may not have a draft itself", name, of.name));
-    }
-    return Open(draft);
   }
 
-  absl::StatusOr<std::shared_ptr<engine::EngineModel>> OpenNew(const server::ModelConfig& model) {
-    ASSIGN_OR_RETURN(std::string path, FindModel(config_, model.name));
-    const int64_t hot_keep_us = model.hot_keep_us.value_or(config_.memory.hot_keep_us);
-    engine::EngineModelOptions more = KvOptions(config_, model);
-    using Kind = engine::SpeculationOptions::Kind;
-    more.speculation.tokens = model.speculation_tokens;
-    if (model.speculation == "ngram") more.speculation.kind = Kind::kNgram;
-    if (model.speculation.starts_with("draft:")) {
-      more.speculation.kind = Kind::kDraft;
-      ASSIGN_OR_RETURN(more.speculation.draft, OpenDraft(model.speculation.substr(6), model));
+  // Beyond this machine nobody is served without a key, unless the operator says so.
+  server::KeysNeeded KeysNeeded() const {
+    if (config_.auth.required == "always") return server::KeysNeeded::kAlways;
+    if (config_.auth.required == "never") return server::KeysNeeded::kNever;
+    const bool loopback =
+        config_.server.host == "localhost" || server::IsLoopbackAddress(config_.server.host);
+    const bool admin_loopback = config_.server.admin_port < 0 ||
+                                config_.server.admin_host == "localhost" ||
+                                server::IsLoopbackAddress(config_.server.admin_host);
+    if (loopback && admin_loopback) return server::KeysNeeded::kAuto;
+    if (keys_->empty()) {
+      log_->Warning(
+          "the server listens beyond this machine and there are no API keys, so that every request "
+          "is refused: make one with `terrace key add`",
+          {{"keys", KeysFile(config_)}});
     }
-    return runtime_->OpenModel(model.name, path, model.max_context, hot_keep_us, std::move(more),
-                               model.sla);
+    return server::KeysNeeded::kAlways;
+  }
+
+  // The configuration is shared with the openings that come later.
+  std::vector<server::CatalogEntry> Entries(std::shared_ptr<const server::Config> config) {
+    std::vector<server::CatalogEntry> entries;
+    for (const server::ModelConfig& model : config->models) {
+      entries.push_back({model.name, ModelSettings(model),
+                         [this, config, model] { return opener_->Open(*config, model); }});
+    }
+    return entries;
+  }
+
+  static std::vector<server::Trial> Trials(const server::Config& config) {
+    std::vector<server::Trial> trials;
+    for (const server::ModelConfig& model : config.models) {
+      if (model.traffic > 0) trials.push_back({model.name, model.traffic, model.rollback_errors});
+    }
+    return trials;
   }
 
   void PrintPorts() {
     const std::vector<uint16_t> ports = http_->ports();
+    auto port_of = [&](server::Door door) -> std::optional<uint16_t> {
+      const auto found = std::find(doors_.begin(), doors_.end(), door);
+      if (found == doors_.end()) return std::nullopt;
+      return ports[static_cast<size_t>(found - doors_.begin())];
+    };
+    const auto metrics = port_of(server::Door::kMetrics), admin = port_of(server::Door::kAdmin);
     if (json_) {
+      auto value = [](const std::optional<uint16_t>& port) {
+        return port ? boost::json::value(*port) : nullptr;
+      };
       boost::json::object line = {{"host", config_.server.host}, {"port", ports[0]}};
-      line["metrics_port"] = ports.size() > 1 ? boost::json::value(ports[1]) : nullptr;
+      line["metrics_port"] = value(metrics);
+      line["grpc_port"] = grpc_ != nullptr ? boost::json::value(grpc_->port()) : nullptr;
+      line["admin_port"] = value(admin);
       *io_.out << boost::json::serialize(line) << std::endl;
       return;
     }
-    const std::string host = config_.server.host.find(':') == std::string::npos
-                                 ? config_.server.host
-                                 : fmt::format("[{}]", config_.server.host);
-    *io_.out << fmt::format("API      http://{}:{}/v1\n", host, ports[0]);
-    if (ports.size() > 1)
-      *io_.out << fmt::format("metrics  http://{}:{}/metrics\n", host, ports[1]);
+    auto url = [this](std::string host, uint16_t port, std::string_view path) {
+      if (host.find(':') != std::string::npos) host = fmt::format("[{}]", host);
+      // Metrics are never behind TLS.
+      const bool secure = tls_ != nullptr && path != "/metrics";
+      return fmt::format("{}://{}:{}{}", secure ? "https" : "http", host, port, path);
+    };
+    *io_.out << fmt::format("API      {}\n", url(config_.server.host, ports[0], "/v1"));
+    if (grpc_ != nullptr) {
+      *io_.out << fmt::format("gRPC     {}:{}\n", config_.server.host, grpc_->port());
+    }
+    if (metrics) {
+      *io_.out << fmt::format("metrics  {}\n", url(config_.server.host, *metrics, "/metrics"));
+    }
+    if (admin)
+      *io_.out << fmt::format("console  {}\n", url(config_.server.admin_host, *admin, "/"));
     *io_.out << std::flush;
   }
 
@@ -312,7 +502,7 @@ class Server {
     while (true) {
       const int signal = signals->Wait(drained);
       if (signal != SIGHUP) return signal;
-      for (Logger* log : {log_.get(), access_log_.get()}) {
+      for (Logger* log : std::initializer_list<Logger*>{log_.get(), access_log_.get()}) {
         if (absl::Status status = log->Reopen(); !status.ok()) {
           log_->Error("a log could not be opened again", {{"error", Message(status)}});
         }
@@ -323,7 +513,9 @@ class Server {
   void Drain() {
     const int64_t end_us = clock_.NowUs() + config_.server.drain_timeout_us;
     handler_->BeginDrain();
-    bool clean = http_->Drain(config_.server.drain_timeout_us);
+    // What is under way over gRPC ends first; meanwhile HTTP refuses in words.
+    if (grpc_ != nullptr) grpc_->Stop(config_.server.drain_timeout_us);
+    bool clean = http_->Drain(std::max<int64_t>(0, end_us - clock_.NowUs()));
     clean &= scheduler_->Drain(std::max<int64_t>(0, end_us - clock_.NowUs()));
     if (!clean) log_->Warning("requests were cut off at the end of server.drain_timeout");
     http_->Stop();
@@ -331,24 +523,36 @@ class Server {
 
   Io& io_;
   const bool json_;
-  server::Config config_;
+  const ConfigOptions* const options_;
+  server::Config config_;  // as at the start
+  absl::Mutex reload_mutex_;
+  absl::Mutex watch_mutex_;
+  bool stop_watching_ ABSL_GUARDED_BY(watch_mutex_) = false;
+  std::thread watchdog_;
+  std::unique_ptr<ConfigWatch> config_watch_;
   RealClock clock_;
   Metrics metrics_;
+  TraceBuffer traces_{kTracesKept};
   absl::Mutex scrape_mutex_;  // of on_scrape
   // In the order in which they stand on each other; http_ calls the handler until it is gone.
-  std::unique_ptr<Logger> log_;
+  std::unique_ptr<LogRing> log_;
   std::unique_ptr<Logger> access_log_;
   std::unique_ptr<Runtime> runtime_;
   std::unique_ptr<scheduler::Scheduler> scheduler_;
-  struct Opened {
-    absl::Mutex mutex;  // held while it is being opened
-    std::weak_ptr<engine::EngineModel> model ABSL_GUARDED_BY(mutex);
-  };
-  absl::Mutex opened_mutex_;
-  std::map<std::string, Opened> opened_ ABSL_GUARDED_BY(opened_mutex_);  // entries stay
+  std::unique_ptr<ModelOpener> opener_;
   std::unique_ptr<server::ModelCatalog> catalog_;
+  std::unique_ptr<server::VersionRouter> router_;
   std::unique_ptr<server::ApiHandler> handler_;
+  std::unique_ptr<server::kserve::Service> kserve_;
+  std::unique_ptr<server::kserve::HttpApi> kserve_http_;
+  std::unique_ptr<server::OllamaApi> ollama_;
+  std::unique_ptr<server::KeyRing> keys_;
+  std::unique_ptr<server::TlsFiles> tls_;
+  std::unique_ptr<server::Admin> admin_;
+  std::unique_ptr<server::Front> front_;
+  std::unique_ptr<server::GrpcServer> grpc_;
   std::unique_ptr<server::HttpServer> http_;
+  std::vector<server::Door> doors_;  // of the HTTP server's ports, in order
 };
 
 }  // namespace
@@ -362,9 +566,10 @@ void AddServeCommand(Command root, Invocation* invocation) {
                [invocation, options] {
                  absl::StatusOr<server::LoadedConfig> loaded = options->Load(*invocation->io);
                  if (!loaded.ok()) return loaded.status();
-                 return Server(invocation, std::move(loaded->config)).Run();
+                 return Server(invocation, options.get(), std::move(loaded->config)).Run();
                });
-  options->AddTo(command, {"server", "memory", "storage", "scheduler", "kv", "device", "log"});
+  options->AddTo(
+      command, {"server", "auth", "tls", "memory", "storage", "scheduler", "kv", "device", "log"});
   options->AddModels(command);
 }
 

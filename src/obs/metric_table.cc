@@ -17,6 +17,7 @@ constexpr string_view kLink[] = {"link"};
 constexpr string_view kTier[] = {"tier"};
 constexpr string_view kTierKind[] = {"tier", "kind"};
 constexpr string_view kCode[] = {"code"};
+constexpr string_view kResult[] = {"result"};
 
 // From a hot answer (milliseconds) to a cold load of a large model (minutes).
 constexpr double kLatency[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
@@ -155,6 +156,20 @@ constexpr MetricInfo kTable[] = {
      "",
      kCode,
      "Requests that ended in an error, by its code.",
+     {}},
+    {MetricId::kConfigReloads,
+     "terrace_config_reloads_total",
+     MetricType::kCounter,
+     "",
+     kResult,
+     "Times the configuration was read again, by whether it was applied: ok, or error.",
+     {}},
+    {MetricId::kVersionRollbacks,
+     "terrace_version_rollbacks_total",
+     MetricType::kCounter,
+     "",
+     kModel,
+     "Times a version on trial lost its share of the traffic because its requests failed.",
      {}},
 };
 

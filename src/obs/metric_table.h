@@ -35,6 +35,8 @@ enum class MetricId {
   kGuessedTokens,
   kAcceptedTokens,
   kErrors,
+  kConfigReloads,
+  kVersionRollbacks,
 };
 
 struct MetricInfo {

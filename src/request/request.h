@@ -92,11 +92,18 @@ class TokenConstraint {
   virtual void Accept(int32_t token) = 0;
 };
 
+// What a request accepts when its model is not at hand.
+struct SwapContract {
+  int64_t max_wait_us = -1;  // in the queue, swap included; -1: as long as it takes
+  bool warm_only = false;    // refused at once unless the weights are in device memory
+};
+
 struct Request {
   std::string id;     // "chatcmpl-..." : unique, for logs and traces
   std::string model;  // registered name
   std::string tenant;
   SlaClass sla = SlaClass::kStandard;
+  SwapContract swap;
   std::vector<int32_t> prompt;  // at least one token
   SamplingParams sampling;
   int32_t max_tokens = 0;           // > 0; the context's end may come earlier

@@ -38,7 +38,7 @@ void SchedulerImpl::AdmitLocked(ModelQueue* queue) {
   }
   const uint64_t budget = Budget();
   const uint64_t weights = std::min(queue->model->weights().total_bytes(), budget);
-  while (!queue->waiting.empty() &&
+  while (!queue->waiting.empty() && queue->admissible > 0 &&
          queue->running.size() < static_cast<size_t>(options_.max_batch)) {
     std::unique_ptr<LiveRequest>& live = queue->waiting.front();
     JoinLocked(*queue, live.get());
@@ -50,6 +50,7 @@ void SchedulerImpl::AdmitLocked(ModelQueue* queue) {
     BeginKvLocked(queue, live.get());
     queue->running.push_back(std::move(live));
     queue->waiting.pop_front();
+    --queue->admissible;
     --waiting_;
   }
 }

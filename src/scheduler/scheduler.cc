@@ -8,6 +8,7 @@
 
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/retry_after.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "scheduler/scheduler_impl.h"
@@ -97,9 +98,15 @@ absl::Status SchedulerImpl::Submit(std::unique_ptr<Request> request) {
         FormatBytes(budget)));
   }
   if (waiting_ >= options_.max_queue) {
-    return absl::ResourceExhaustedError(
-        fmt::format("the queue is full ({} requests are waiting)", waiting_));
+    const int wait_s = ExpectedWaitSecondsLocked();
+    absl::Status full = absl::ResourceExhaustedError(
+        fmt::format("the queue is full ({} requests are waiting); at the present rate it has moved "
+                    "on in about {} s",
+                    waiting_, wait_s));
+    SetRetryAfter(wait_s, &full);
+    return full;
   }
+  RETURN_IF_ERROR(CheckContractLocked(*queue, *request));
   if (live_.contains(request->id)) {
     return absl::AlreadyExistsError(fmt::format("request id '{}' is in use", request->id));
   }
@@ -109,6 +116,7 @@ absl::Status SchedulerImpl::Submit(std::unique_ptr<Request> request) {
   live->token_limit = static_cast<int32_t>(
       std::min<int64_t>(model.max_context(), int64_t{prompt} + request->max_tokens));
   const uint64_t seed = request->sampling.seed.value_or(random_.Next());
+  NoteArrivalLocked(request->tenant);
   live->request = std::move(request);
   live->sampler =
       std::make_unique<engine::Sampler>(&live->request->sampling, live->request->prompt, seed);
@@ -170,40 +178,6 @@ void SchedulerImpl::SetQueueGaugesLocked(const ModelQueue& queue) {
   metrics_->Set(MetricId::kRunningRequests, {name}, static_cast<double>(queue.running.size()));
 }
 
-PlanDecision SchedulerImpl::DecideLocked() {
-  PlanInput input;
-  std::vector<ModelView> views;
-  std::vector<const std::string*> names;
-  for (const auto& [name, queue] : queues_) CollectKvLocked(queue.get());
-  LetInEarlyLocked();
-  for (const auto& [name, queue] : queues_) {
-    ModelView view;
-    view.waiting = static_cast<int32_t>(queue->waiting.size());
-    view.running =
-        static_cast<int32_t>(std::count_if(queue->running.begin(), queue->running.end(),
-                                           [](const auto& live) { return live->can_step(); }));
-    view.waiting_since_us = queue->waiting_since_us;
-    view.weight_bytes = queue->model->weights().total_bytes();
-    view.kv_bytes = queue->booked_kv_bytes();
-    if (name == current_) input.current = static_cast<int32_t>(views.size());
-    views.push_back(view);
-    names.push_back(&name);
-  }
-  input.now_us = clock_->NowUs();
-  input.budget_bytes = Budget();
-  input.last_work_us = last_work_us_;
-  input.models = views;
-  PlanDecision decision = Plan(plan_options_, input);
-  if (decision.model >= 0) {
-    const std::string& chosen = *names[static_cast<size_t>(decision.model)];
-    if (chosen != current_) {
-      if (!current_.empty()) ++totals_.model_switches;
-      current_ = chosen;
-    }
-  }
-  return decision;
-}
-
 void SchedulerImpl::CollectCancelledLocked(Finished* finished) {
   const absl::Status status = absl::CancelledError("the client gave up");
   auto take = [&](std::unique_ptr<LiveRequest> live) {
@@ -247,7 +221,8 @@ void SchedulerImpl::Loop() {
     {
       absl::MutexLock lock(&mutex_);
       CollectCancelledLocked(&finished);
-      PlanDecision decision;
+      CollectOverdueLocked(&finished);
+      ArbiterDecision decision;
       if (!stopping_) decision = DecideLocked();
       if (decision.model >= 0) {
         queue = queues_[current_].get();
@@ -275,6 +250,7 @@ std::unique_ptr<LiveRequest> SchedulerImpl::TakeRunningLocked(ModelQueue* queue,
                          [live](const auto& owned) { return owned.get() == live; });
   std::unique_ptr<LiveRequest> out = std::move(*it);
   queue->running.erase(it);
+  NoteEndLocked(queue, *out);
   hold_admission_ = false;
   out->kv.reset();
   out->draft.reset();

@@ -37,7 +37,12 @@ struct SchedulerOptions {
   // the gaps between their tokens; 0: prompts always fill the step.
   double stretch = 1.7;
   int64_t max_wait_us = 2'000'000;  // a waiting model gets its turn after this long
-  uint64_t seed = 0;                // of the seeds drawn for requests that bring none
+  int64_t min_residency_us = 0;     // and the five below: see ArbiterOptions
+  int64_t aging_us = 30'000'000;
+  double qps_weight = 0.7;
+  double latency_weight = 0.3;
+  int32_t tenant_running = 0;
+  uint64_t seed = 0;  // of the seeds drawn for requests that bring none
   // Shares KV between requests and keeps it afterwards; null: each request computes all of its own.
   // Must outlive the scheduler.
   kv::Cache* cache = nullptr;

@@ -9,6 +9,8 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,8 +22,8 @@
 #include "engine/engine.h"
 #include "kv/cache.h"
 #include "obs/metrics.h"
+#include "scheduler/arbiter.h"
 #include "scheduler/live_request.h"
-#include "scheduler/plan.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/step_budget.h"
 
@@ -44,6 +46,8 @@ struct ModelQueue {
   StepBudget budget;
   int32_t most_kv_tokens;           // whose KV a sequence holds at any time; what its window leaves
   double prefill_tokens_per_s = 0;  // moving average; 0: not known yet
+  int64_t load_us = 0;              // that its requests waited for weights; moving average
+  int32_t admissible = 0;           // of the front of `waiting`: what the arbiter lets in
 
   bool has_work() const { return !waiting.empty() || !running.empty(); }
   // What a request may come to before anyone is asked to give way. What it has in common with one
@@ -77,7 +81,13 @@ class SchedulerImpl final : public Scheduler {
         metrics_(metrics),
         device_budget_bytes_(engine->manager()->Snapshot().device_budget_bytes),
         random_(options.seed) {
-    plan_options_.max_wait_us = options.max_wait_us;
+    arbiter_options_ = {.max_wait_us = options.max_wait_us,
+                        .min_residency_us = options.min_residency_us,
+                        .aging_us = options.aging_us,
+                        .qps_weight = options.qps_weight,
+                        .latency_weight = options.latency_weight,
+                        .max_batch = options.max_batch,
+                        .tenant_running = options.tenant_running};
     thread_ = std::thread([this] { Loop(); });
   }
 
@@ -159,7 +169,32 @@ class SchedulerImpl final : public Scheduler {
   void CancelAllLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::unique_ptr<LiveRequest> TakeRunningLocked(ModelQueue* queue, const LiveRequest* live)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  PlanDecision DecideLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What the arbiter decides on.
+  struct View {
+    std::vector<ArbiterModel> models;
+    std::vector<const std::string*> names;  // of `models`
+    std::vector<QueuedView> queued;
+    std::vector<LiveRequest*> waiting;  // as `queued`
+    std::vector<ArbiterTenant> tenants;
+    int32_t current = -1;
+    int64_t deadline_us = 0;  // the first at which a waiting request gives up; 0: none
+  };
+  void ViewLocked(View* view) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  ArbiterDecision DecideLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Puts these of its waiting requests first, in this order, and lets only them in.
+  void BringForwardLocked(ModelQueue* queue, std::span<LiveRequest* const> first)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // When a waiting request gives up by its contract; 0: never.
+  static int64_t DeadlineUs(const LiveRequest& live);
+  void CollectOverdueLocked(Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckContractLocked(const ModelQueue& queue, const Request& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A tenant's request came, or ended: what it has been served.
+  void NoteArrivalLocked(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteEndLocked(ModelQueue* queue, const LiveRequest& live)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Until one more request would have had its turn, by the rate of the last while.
+  int ExpectedWaitSecondsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What weights and KV may take: the device budget less the engine's workspace.
   uint64_t Budget() const {
     return device_budget_bytes_ - std::min(device_budget_bytes_, engine_->workspace_bytes());
@@ -184,7 +219,7 @@ class SchedulerImpl final : public Scheduler {
   void SetQueueGaugesLocked(const ModelQueue& queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const SchedulerOptions options_;
-  PlanOptions plan_options_;
+  ArbiterOptions arbiter_options_;
   engine::Engine* const engine_;
   const Clock* const clock_;
   Metrics* const metrics_;
@@ -197,6 +232,15 @@ class SchedulerImpl final : public Scheduler {
   std::string current_ ABSL_GUARDED_BY(mutex_);   // model that has the turn
   std::string stepping_ ABSL_GUARDED_BY(mutex_);  // model whose step runs now, else empty
   int64_t last_work_us_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t turn_since_us_ ABSL_GUARDED_BY(mutex_) = 0;  // of `current_`
+  // Tokens served, by tenant, as of requests that have ended; those at work at the last decision,
+  // and the least that one of them has been served.
+  std::map<std::string, double> tenants_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string, std::less<>> active_tenants_ ABSL_GUARDED_BY(mutex_);
+  double least_served_ ABSL_GUARDED_BY(mutex_) = 0;
+  double recent_ends_ ABSL_GUARDED_BY(mutex_) = 0;  // a decaying count
+  int64_t first_end_us_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t last_end_us_ ABSL_GUARDED_BY(mutex_) = 0;
   int32_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   int32_t restores_ ABSL_GUARDED_BY(mutex_) = 0;       // loads of KV under way
   uint64_t last_restore_ ABSL_GUARDED_BY(mutex_) = 0;  // loads are numbered from 1

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/retry_after.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "server/json_text.h"
@@ -77,6 +78,7 @@ ApiError FromStatus(const absl::Status& status) {
     default:
       break;
   }
+  if (const int known_s = RetryAfterSeconds(status); known_s > 0) error.retry_after_s = known_s;
   return error;
 }
 

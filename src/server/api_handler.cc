@@ -30,6 +30,8 @@ std::string_view StateName(ModelStateKind state) {
       return "ready";
     case ModelStateKind::kFailed:
       return "failed";
+    case ModelStateKind::kUnloaded:
+      return "unloaded";
   }
   return "";
 }
@@ -156,9 +158,20 @@ void ApiHandler::Health(const std::shared_ptr<Exchange>& exchange) {
   exchange->Respond({.body = "{\"status\":\"ok\"}"});
 }
 
+bool ApiHandler::ready() const {
+  if (draining_.load()) return false;
+  for (const ModelListing& model : deps_.models->List()) {
+    if (model.state != ModelStateKind::kFailed && model.state != ModelStateKind::kUnloaded) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void ApiHandler::Ready(const std::shared_ptr<Exchange>& exchange) {
   size_t usable = 0, failed = 0;
   for (const ModelListing& model : deps_.models->List()) {
+    if (model.state == ModelStateKind::kUnloaded) continue;
     ++(model.state == ModelStateKind::kFailed ? failed : usable);
   }
   const bool draining = draining_.load();
@@ -217,8 +230,9 @@ void ApiHandler::Prepare(const std::shared_ptr<Exchange>& exchange, std::functio
   });
 }
 
-void ApiHandler::WithModel(const std::shared_ptr<Exchange>& exchange, const std::string& name,
+void ApiHandler::WithModel(const std::shared_ptr<Exchange>& exchange, const std::string& asked,
                            std::function<void(std::shared_ptr<const ServedModel>)> next) {
+  const std::string name = deps_.route ? deps_.route(exchange->request(), asked) : asked;
   if (auto model = deps_.models->TryGet(name)) {
     exchange->access().model = model->name();
     return next(std::move(model));

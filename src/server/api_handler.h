@@ -46,6 +46,9 @@ struct ApiDeps {
   const Clock* clock = nullptr;
   Metrics* metrics = nullptr;
   Logger* runtime_log = nullptr;
+  // The model that answers a request for `name`: itself, or another version or an equivalent; may
+  // be empty.
+  std::function<std::string(const HttpRequest& request, const std::string& name)> route;
   // Called before metrics are read, by one thread at a time, to bring gauges up to date; may be
   // empty. Must be quick.
   std::function<void()> on_scrape;
@@ -60,6 +63,8 @@ class ApiHandler final : public HttpHandler {
 
   // From now on /ready says no and generation is refused with 503; what runs goes on.
   void BeginDrain() { draining_.store(true); }
+  // Whether a request for some model would be taken: what /ready tells.
+  bool ready() const;
 
  private:
   using Route = void (ApiHandler::*)(const std::shared_ptr<Exchange>&);
@@ -86,7 +91,7 @@ class ApiHandler final : public HttpHandler {
   void Prepare(const std::shared_ptr<Exchange>& exchange, std::function<void()> step);
   // Calls `next` with the model, at once if it is ready, else on the pool once it is; or answers
   // why there is none.
-  void WithModel(const std::shared_ptr<Exchange>& exchange, const std::string& name,
+  void WithModel(const std::shared_ptr<Exchange>& exchange, const std::string& asked,
                  std::function<void(std::shared_ptr<const ServedModel>)> next);
   void StartChat(const std::shared_ptr<Exchange>& exchange, ChatRequest request,
                  std::shared_ptr<const ServedModel> model);

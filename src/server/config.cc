@@ -217,6 +217,9 @@ class Reader {
     std::string* path = key.name == "storage.disk.path" ? &loaded_.config.storage.disk_path
                         : key.name == "log.file"        ? &loaded_.config.log.file
                         : key.name == "log.access"      ? &loaded_.config.log.access
+                        : key.name == "auth.keys"       ? &loaded_.config.auth.keys
+                        : key.name == "tls.certificate" ? &loaded_.config.tls.certificate
+                        : key.name == "tls.key"         ? &loaded_.config.tls.key
                                                         : nullptr;
     bool from_file = !inputs_.file.empty() && place.starts_with(inputs_.file + ":");
     if (path != nullptr && !path->empty() && from_file) *path = BesideFile(*path);
@@ -225,9 +228,17 @@ class Reader {
   // What only shows when all keys are known.
   void Validate() {
     const Config& c = loaded_.config;
-    if (c.server.port > 0 && c.server.port == c.server.metrics_port) {
-      Error(Origin("server.metrics_port", "server.port"),
-            fmt::format("server.port and server.metrics_port are both {}", c.server.port));
+    const std::pair<string_view, int32_t> ports[] = {{"server.port", c.server.port},
+                                                     {"server.metrics_port", c.server.metrics_port},
+                                                     {"server.grpc_port", c.server.grpc_port},
+                                                     {"server.admin_port", c.server.admin_port}};
+    for (size_t i = 0; i < std::size(ports); ++i) {
+      for (size_t j = i + 1; j < std::size(ports); ++j) {
+        if (ports[i].second <= 0 || ports[i].second != ports[j].second) continue;
+        Error(
+            Origin(ports[j].first, ports[i].first),
+            fmt::format("{} and {} are both {}", ports[i].first, ports[j].first, ports[i].second));
+      }
     }
     if (c.device.kind == DeviceKind::kSim && c.memory.device_budget_bytes &&
         *c.memory.device_budget_bytes > c.device.sim_memory_bytes) {

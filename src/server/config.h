@@ -34,17 +34,34 @@ struct ModelConfig {
   std::string kv_dtype;                // empty: kv.dtype
   std::string speculation = "off";     // off, ngram, or draft:NAME
   int32_t speculation_tokens = 4;
-  std::string sla = "standard";  // realtime, standard or batch
+  std::string sla = "standard";   // realtime, standard or batch
+  double traffic = 0;             // of NAME@VERSION: share of the requests for NAME
+  double rollback_errors = 0.05;  // share of errors at which it gets no more of them
 };
 
 struct Config {
   struct {
     std::string host = "127.0.0.1";
     int32_t port = 8000;          // 0: any free port
-    int32_t metrics_port = 8002;  // 0: any free port; -1: none
+    int32_t grpc_port = 8001;     // 0: any free port; -1: none
+    int32_t metrics_port = 8002;  // as grpc_port
+    int32_t admin_port = 8003;    // as grpc_port
+    std::string admin_host = "127.0.0.1";
+    std::string allow;  // networks, as CidrList reads them; empty: everyone
+    std::string admin_allow;
+    std::string metrics_allow;
+    std::string cors_origins;  // with commas between
     uint64_t max_body_bytes = 16 * kMiB;
     int64_t drain_timeout_us = 30'000'000;
   } server;
+  struct {
+    std::string required = "auto";  // auto, always or never
+    std::string keys;               // file; empty: keys.json of the data folder
+  } auth;
+  struct {
+    std::string certificate;  // PEM file; empty: no TLS
+    std::string key;          // PEM file
+  } tls;
   struct {
     std::optional<uint64_t> device_budget_bytes;  // absent: what the device reports, less a margin
     double swap_threshold = 0.90;
@@ -65,7 +82,15 @@ struct Config {
     int32_t step_tokens = 512;
     int64_t max_wait_us = 2'000'000;
     double stretch = 1.7;
+    int64_t aging_us = 30'000'000;
+    int64_t min_residency_us = 0;
+    double qps_weight = 0.7;
+    double latency_weight = 0.3;
+    int32_t tenant_running = 0;  // 0: no limit
   } scheduler;
+  struct {
+    int64_t timeout_us = 60'000'000;  // 0: off
+  } watchdog;
   struct {
     std::string dtype = "f16";
     uint64_t disk_bytes = 8 * kGiB;  // 0: nothing is kept on disk

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "server/cidr.h"
 #include "server/config.h"
 
 namespace terrace::server {
@@ -49,6 +50,16 @@ absl::Status SetRatio(string_view text, double* out) {
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || !(value > 0 && value <= 1)) {
     return Invalid(fmt::format("'{}' is not a share: write a number above 0 and up to 1", text));
+  }
+  *out = value;
+  return absl::OkStatus();
+}
+
+absl::Status SetWeight(string_view text, double* out) {
+  double value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !(value >= 0 && value <= 1000)) {
+    return Invalid(fmt::format("'{}' is not a weight: write a number from 0 up", text));
   }
   *out = value;
   return absl::OkStatus();
@@ -130,6 +141,15 @@ std::string TextOr(string_view word, const std::string& text) {
   return text.empty() ? std::string(word) : text;
 }
 
+absl::Status SetNetworks(string_view text, std::string* out) {
+  if (text == "all") {
+    out->clear();
+    return absl::OkStatus();
+  }
+  if (absl::Status status = CidrList::Parse(text).status(); !status.ok()) return status;
+  return SetText(text, out);
+}
+
 using absl::Status;
 using In = const Config&;
 
@@ -141,10 +161,36 @@ const ConfigKey kKeys[] = {
     {"server.port", "port", "8000", "HTTP port of the API; 0 takes any free one.",
      [](string_view t, Config* c) { return SetPort(t, false, &c->server.port); },
      [](In c) { return PortText(c.server.port); }},
+    {"server.grpc_port", "port or off", "8001",
+     "gRPC port of the KServe v2 protocol; 0 takes any free one.",
+     [](string_view t, Config* c) { return SetPort(t, true, &c->server.grpc_port); },
+     [](In c) { return PortText(c.server.grpc_port); }},
     {"server.metrics_port", "port or off", "8002",
      "HTTP port for Prometheus (/metrics); 0 takes any free one.",
      [](string_view t, Config* c) { return SetPort(t, true, &c->server.metrics_port); },
      [](In c) { return PortText(c.server.metrics_port); }},
+    {"server.admin_port", "port or off", "8003",
+     "HTTP port of the console and of the admin API; 0 takes any free one.",
+     [](string_view t, Config* c) { return SetPort(t, true, &c->server.admin_port); },
+     [](In c) { return PortText(c.server.admin_port); }},
+    {"server.admin_host", "address", "127.0.0.1", "Address that the admin port listens on.",
+     [](string_view t, Config* c) { return SetText(t, &c->server.admin_host); },
+     [](In c) { return c.server.admin_host; }},
+    {"server.allow", "networks or all", "all",
+     "Networks whose clients may use the API, such as `10.0.0.0/8, 192.0.2.7`; others get 403.",
+     [](string_view t, Config* c) { return SetNetworks(t, &c->server.allow); },
+     [](In c) { return TextOr("all", c.server.allow); }},
+    {"server.admin_allow", "networks or all", "all", "The same for the admin port.",
+     [](string_view t, Config* c) { return SetNetworks(t, &c->server.admin_allow); },
+     [](In c) { return TextOr("all", c.server.admin_allow); }},
+    {"server.metrics_allow", "networks or all", "all", "The same for the metrics port.",
+     [](string_view t, Config* c) { return SetNetworks(t, &c->server.metrics_allow); },
+     [](In c) { return TextOr("all", c.server.metrics_allow); }},
+    {"server.cors_origins", "origins or none", "none",
+     "Web pages that may call from a browser, such as `https://example.org`, with commas between; "
+     "`*` allows all. Pages of this machine always may.",
+     [](string_view t, Config* c) { return SetTextOr("none", t, &c->server.cors_origins); },
+     [](In c) { return TextOr("none", c.server.cors_origins); }},
     {"server.max_body", "size", "16MiB", "Largest request body; a larger one is answered with 413.",
      [](string_view t, Config* c) { return SetBytes(t, kKiB, &c->server.max_body_bytes); },
      [](In c) { return BytesText(c.server.max_body_bytes); }},
@@ -152,6 +198,26 @@ const ConfigKey kKeys[] = {
      "How long a stopping server lets running requests end by themselves.",
      [](string_view t, Config* c) { return SetDuration(t, &c->server.drain_timeout_us); },
      [](In c) { return FormatDurationUs(c.server.drain_timeout_us); }},
+
+    {"auth.required", "auto, always or never", "auto",
+     "Whether requests need an API key. auto: once `terrace key add` has made one, and always when "
+     "the server listens beyond this machine.",
+     [](string_view t, Config* c) {
+       return SetChoice(t, {"auto", "always", "never"}, &c->auth.required);
+     },
+     [](In c) { return c.auth.required; }},
+    {"auth.keys", "file or auto", "auto",
+     "File of the API keys' hashes. auto: keys.json in the folder of storage.disk.path.",
+     [](string_view t, Config* c) { return SetTextOr("auto", t, &c->auth.keys); },
+     [](In c) { return TextOr("auto", c.auth.keys); }},
+
+    {"tls.certificate", "file or off", "off",
+     "Certificate chain (PEM) of all ports but that of metrics; read again when it changes.",
+     [](string_view t, Config* c) { return SetTextOr("off", t, &c->tls.certificate); },
+     [](In c) { return TextOr("off", c.tls.certificate); }},
+    {"tls.key", "file or off", "off", "Private key (PEM) of the certificate.",
+     [](string_view t, Config* c) { return SetTextOr("off", t, &c->tls.key); },
+     [](In c) { return TextOr("off", c.tls.key); }},
 
     {"memory.device_budget", "size or auto", "auto",
      "Device memory for weights, KV cache and workspace together. auto: what the device has free "
@@ -244,6 +310,43 @@ const ConfigKey kKeys[] = {
      [](string_view t, Config* c) { return SetFactor(t, &c->scheduler.stretch); },
      [](In c) {
        return c.scheduler.stretch == 0 ? "off" : fmt::format("{}", c.scheduler.stretch);
+     }},
+
+    {"scheduler.aging", "duration", "30s",
+     "A waiting request counts as one class better after this long, so that batch work is not "
+     "starved.",
+     [](string_view t, Config* c) { return SetDuration(t, &c->scheduler.aging_us); },
+     [](In c) { return FormatDurationUs(c.scheduler.aging_us); }},
+    {"scheduler.min_residency", "duration", "0",
+     "A model that has been given the turn keeps it at least this long while it has work.",
+     [](string_view t, Config* c) { return SetDuration(t, &c->scheduler.min_residency_us); },
+     [](In c) { return FormatDurationUs(c.scheduler.min_residency_us); }},
+    {"scheduler.qps_weight", "number", "0.7",
+     "Weight of throughput when the next model is chosen: models with many waiting requests and "
+     "little to load come first.",
+     [](string_view t, Config* c) { return SetWeight(t, &c->scheduler.qps_weight); },
+     [](In c) { return fmt::format("{}", c.scheduler.qps_weight); }},
+    {"scheduler.latency_weight", "number", "0.3",
+     "Weight of waiting time when the next model is chosen: who has waited longest comes first.",
+     [](string_view t, Config* c) { return SetWeight(t, &c->scheduler.latency_weight); },
+     [](In c) { return fmt::format("{}", c.scheduler.latency_weight); }},
+    {"scheduler.tenant_running", "number", "0",
+     "Most requests of one tenant that run at once; 0 sets no limit.",
+     [](string_view t, Config* c) {
+       return SetInteger(t, 0, 1'000'000, &c->scheduler.tenant_running);
+     },
+     [](In c) { return fmt::format("{}", c.scheduler.tenant_running); }},
+
+    {"watchdog.timeout", "duration or off", "1m",
+     "An engine that has work and finishes no step for this long counts as hung: the server says "
+     "so "
+     "to its clients and ends, so that its supervisor starts it again.",
+     [](string_view t, Config* c) {
+       c->watchdog.timeout_us = 0;
+       return t == "off" ? absl::OkStatus() : SetDuration(t, &c->watchdog.timeout_us);
+     },
+     [](In c) {
+       return c.watchdog.timeout_us == 0 ? "off" : FormatDurationUs(c.watchdog.timeout_us);
      }},
 
     {"kv.dtype", "f16 or i8", "f16",
@@ -383,6 +486,18 @@ const ModelConfigKey kModelKeys[] = {
     {"speculation_tokens", "number", "4", "Most tokens guessed at once.",
      [](string_view t, ModelConfig* m) { return SetInteger(t, 1, 15, &m->speculation_tokens); },
      [](InModel m) { return fmt::format("{}", m.speculation_tokens); }},
+    {"traffic", "share or none", "none",
+     "Of a model named NAME@VERSION: the share of the requests for NAME that it gets, to try a "
+     "version out.",
+     [](string_view t, ModelConfig* m) {
+       m->traffic = 0;
+       return t == "none" ? absl::OkStatus() : SetRatio(t, &m->traffic);
+     },
+     [](InModel m) { return m.traffic == 0 ? "none" : fmt::format("{}", m.traffic); }},
+    {"rollback_errors", "share", "0.05",
+     "Share of its last requests that may fail before such a version gets no more of them.",
+     [](string_view t, ModelConfig* m) { return SetRatio(t, &m->rollback_errors); },
+     [](InModel m) { return fmt::format("{}", m.rollback_errors); }},
 };
 
 template <typename Target>

@@ -13,28 +13,12 @@
 #include <utility>
 #include <vector>
 
+#include "request/request.h"
+
 namespace terrace::server {
 
 // Which listening socket a request came in on.
-enum class Door : uint8_t { kApi, kMetrics };
-
-struct HttpRequest {
-  Door door = Door::kApi;
-  std::string method;  // as sent: "POST"
-  std::string path;    // percent-decoded, without the query
-  std::string query;
-  std::string body;
-  std::string id;    // the client's x-request-id if it is well-formed, else one of ours
-  std::string peer;  // address of the client
-};
-
-struct HttpResponse {
-  int status = 200;
-  std::string content_type = "application/json";
-  std::string body;
-  // Further headers. REQUIRES: no control characters in names and values.
-  std::vector<std::pair<std::string, std::string>> headers;
-};
+enum class Door : uint8_t { kApi, kMetrics, kAdmin };
 
 // What the access log and the metrics say about a request beside its HTTP side.
 struct AccessRecord {
@@ -49,6 +33,60 @@ struct AccessRecord {
   int64_t swap_us = 0;
   int64_t prefill_us = 0;
   int64_t decode_us = 0;
+};
+
+// Hears that a request has been answered, or that its client has gone. Thread-safe.
+class Ticket {
+ public:
+  virtual ~Ticket() = default;
+  virtual void OnDone(const AccessRecord& record) = 0;
+};
+
+// Who asks, as the front door found out (server/front.h). Plain data.
+struct Caller {
+  std::string key;     // name of the API key; empty: none was needed
+  std::string tenant;  // empty: the one of callers without a key
+  bool admin = false;
+  SlaClass sla = SlaClass::kStandard;
+  SwapContract swap;
+  std::string equivalent;  // a model that may answer instead if the one asked for is not at hand
+  // Shared with whoever answers; null: nobody counts.
+  std::shared_ptr<Ticket> ticket;
+};
+
+inline constexpr std::string_view kKeptHeaders[] = {
+    "authorization",  "x-api-key",     "inference-header-content-length",
+    "accept",         "content-type",  "accept-encoding",
+    "traceparent",    "tracestate",    "x-terrace-sla",
+    "x-terrace-swap", "if-none-match",
+};
+
+struct HttpRequest {
+  Door door = Door::kApi;
+  std::string method;  // as sent: "POST"
+  std::string path;    // percent-decoded, without the query
+  std::string query;
+  std::string body;
+  std::string id;    // the client's x-request-id if it is well-formed, else one of ours
+  std::string peer;  // address of the client
+  // Those of the headers that handlers look at (kKeptHeaders), by lower-case name.
+  std::vector<std::pair<std::string, std::string>> headers;
+  Caller caller;
+
+  std::string_view Header(std::string_view name) const {
+    for (const auto& [key, value] : headers) {
+      if (key == name) return value;
+    }
+    return {};
+  }
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+  // Further headers. REQUIRES: no control characters in names and values.
+  std::vector<std::pair<std::string, std::string>> headers;
 };
 
 class Exchange {

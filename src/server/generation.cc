@@ -112,6 +112,9 @@ std::unique_ptr<Request> Generation::MakeRequest(size_t choice) {
   request->id = choices_ == 1 ? writer_.id() : fmt::format("{}-{}", writer_.id(), choice);
   request->model = plan_.model->name();
   request->prompt = plan_.prompts[choice / static_cast<size_t>(params.n)];
+  request->tenant = exchange_->request().caller.tenant;
+  request->sla = exchange_->request().caller.sla;
+  request->swap = exchange_->request().caller.swap;
   request->sampling = params.sampling;
   // Choices of one prompt differ, and do so in the same way each time.
   if (request->sampling.seed) *request->sampling.seed += choice;

@@ -21,8 +21,10 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/text.h"
+#include "base/units.h"
 #include "obs/log.h"
 #include "obs/metrics.h"
+#include "server/compress.h"
 #include "server/url.h"
 
 namespace terrace::server {
@@ -64,6 +66,21 @@ bool IsHeaderText(std::string_view text) {
   return std::none_of(text.begin(), text.end(), [](char c) {
     return static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f;
   });
+}
+
+// Compresses a whole answer if that is worth it. Event streams stay as they are: each token must
+// leave at once.
+void PackBody(bool accepted, HttpResponse* response) {
+  constexpr size_t kLeastBytes = 1024;
+  if (!accepted || response->body.size() < kLeastBytes) return;
+  for (const auto& [name, value] : response->headers) {
+    if (name == "Content-Encoding") return;
+  }
+  absl::StatusOr<std::string> packed = Gzip(response->body);
+  if (!packed.ok()) return;
+  response->body = *std::move(packed);
+  response->headers.emplace_back("Content-Encoding", "gzip");
+  response->headers.emplace_back("Vary", "Accept-Encoding");
 }
 
 ApiError PlainError(int status, std::string_view code, std::string message) {
@@ -123,10 +140,11 @@ const std::string& IoThread::Date(int64_t wall_us) {
 }
 
 HttpConnection::HttpConnection(std::shared_ptr<HttpShared> shared, std::shared_ptr<IoThread> io,
-                               Tcp::socket socket, Door door)
+                               Tcp::socket socket, std::shared_ptr<asio::ssl::context> tls,
+                               Door door)
     : shared_(std::move(shared)),
       io_(std::move(io)),
-      stream_(std::move(socket)),
+      transport_(std::move(socket), std::move(tls)),
       wake_(io_->context),
       buffer_(shared_->options.max_header_bytes + 64 * kKiB),
       door_(door) {}
@@ -136,8 +154,8 @@ HttpConnection::~HttpConnection() = default;
 void HttpConnection::Start() {
   io_->connections.insert(this);
   beast::error_code ec;
-  stream_.socket().set_option(Tcp::no_delay(true), ec);
-  const Tcp::endpoint peer = stream_.socket().remote_endpoint(ec);
+  transport_.socket().set_option(Tcp::no_delay(true), ec);
+  const Tcp::endpoint peer = transport_.socket().remote_endpoint(ec);
   if (!ec) peer_ = peer.address().to_string(ec);
   asio::co_spawn(io_->context, Run(), [self = shared_from_this()](std::exception_ptr error) {
     if (error) {
@@ -158,12 +176,22 @@ void HttpConnection::CloseIfIdle() {
 void HttpConnection::Abort() {
   aborted_ = true;
   beast::error_code ec;
-  stream_.socket().close(ec);
+  transport_.socket().close(ec);
   if (exchange_) exchange_->MarkGone();
   wake_.cancel();
 }
 
+asio::awaitable<bool> HttpConnection::Handshake() {
+  transport_.tcp().expires_after(microseconds(shared_->options.header_timeout_us));
+  auto [ec] = co_await transport_.async_handshake(kAwait);
+  co_return !ec;
+}
+
 asio::awaitable<void> HttpConnection::Run() {
+  if (transport_.is_tls()) {
+    const bool secure = co_await Handshake();
+    if (!secure) co_return;
+  }
   for (;;) {
     const bool asked = co_await WaitForRequest();
     if (!asked) break;
@@ -194,7 +222,7 @@ asio::awaitable<bool> HttpConnection::WaitForRequest() {
     Watch();
   } else if (watching_) {
     beast::error_code ec;
-    stream_.socket().cancel(ec);
+    transport_.socket().cancel(ec);
   }
   while (watching_) {
     co_await Sleep(deadline);
@@ -218,8 +246,8 @@ asio::awaitable<bool> HttpConnection::ReadRequest() {
   request_id_.clear();
   log_method_.clear();
   started_us_ = shared_->deps.clock->NowUs();
-  stream_.expires_after(microseconds(options.header_timeout_us));
-  auto [ec, n] = co_await http::async_read_header(stream_, buffer_, parser, kAwait);
+  transport_.tcp().expires_after(microseconds(options.header_timeout_us));
+  auto [ec, n] = co_await http::async_read_header(transport_, buffer_, parser, kAwait);
   if (ec) {
     keep_alive_ = false;
     ApiError error = FromParseError(ec, options);
@@ -233,6 +261,8 @@ asio::awaitable<bool> HttpConnection::ReadRequest() {
   log_method_ = View(head.method_string());
   if (const std::string_view id = View(head["x-request-id"]); IsRequestId(id)) request_id_ = id;
   if (request_id_.empty()) request_id_ = shared_->NewRequestId();
+  const uint64_t number = shared_->next_id.fetch_add(1, std::memory_order_relaxed);
+  trace_ = TraceContext::Continue(View(head["traceparent"]), shared_->options.id_seed, number);
   if (std::optional<ApiError> error = CheckHead(head)) {
     keep_alive_ = false;
     co_await Refuse(std::move(*error));
@@ -241,7 +271,13 @@ asio::awaitable<bool> HttpConnection::ReadRequest() {
   const bool complete = co_await ReadBody(&parser);
   if (!complete) co_return false;
 
+  if (std::optional<ApiError> error = Unpack(&parser)) {
+    co_await Refuse(std::move(*error));
+    co_return false;
+  }
+
   HttpRequest request{.door = door_, .id = request_id_, .peer = peer_};
+  gzip_ = AcceptsGzip(View(head[http::field::accept_encoding]));
   head_only_ = head.method() == http::verb::head;
   request.method = head_only_ ? "GET" : log_method_;
   const std::string target(View(head.target()));
@@ -249,6 +285,10 @@ asio::awaitable<bool> HttpConnection::ReadRequest() {
     ApiError error = PlainError(400, "malformed_http", "The request's target is not a valid URL.");
     co_await Refuse(std::move(error));
     co_return false;
+  }
+  for (const std::string_view name : kKeptHeaders) {
+    const std::string_view value = View(head[beast::string_view(name.data(), name.size())]);
+    if (!value.empty()) request.headers.emplace_back(name, value);
   }
   request.body = std::move(parser.get().body());
   exchange_ = std::make_shared<HttpExchange>(io_, weak_from_this(), std::move(request),
@@ -269,10 +309,13 @@ std::optional<ApiError> HttpConnection::CheckHead(const Parser::value_type& head
     return PlainError(400, "malformed_http",
                       "Transfer-Encoding must be \"chunked\", in an HTTP/1.1 request.");
   }
-  if (head.find(http::field::content_encoding) != head.end() &&
-      !beast::iequals(head[http::field::content_encoding], "identity")) {
-    return PlainError(415, "unsupported_encoding",
-                      "Compressed request bodies are not supported; send the body as it is.");
+  if (head.find(http::field::content_encoding) != head.end()) {
+    const auto coding = head[http::field::content_encoding];
+    if (!beast::iequals(coding, "identity") && !beast::iequals(coding, "gzip") &&
+        !beast::iequals(coding, "deflate")) {
+      return PlainError(415, "unsupported_encoding",
+                        "Request bodies may be compressed with gzip or deflate only.");
+    }
   }
   if (auto expect = head[http::field::expect];
       !expect.empty() && !beast::iequals(expect, "100-continue")) {
@@ -309,22 +352,39 @@ bool HttpConnection::OriginAllowed(std::string_view origin, std::string_view hos
 asio::awaitable<bool> HttpConnection::ReadBody(Parser* parser) {
   const HttpOptions& options = shared_->options;
   if (parser->is_done()) co_return true;
-  stream_.expires_after(microseconds(options.body_timeout_us));
+  transport_.tcp().expires_after(microseconds(options.body_timeout_us));
   if (!parser->get()[http::field::expect].empty() && buffer_.size() == 0 && !http10_) {
     constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     auto [ec, n] = co_await asio::async_write(
-        stream_, asio::buffer(kContinue.data(), kContinue.size()), kAwait);
+        transport_, asio::buffer(kContinue.data(), kContinue.size()), kAwait);
     if (ec) {
       keep_alive_ = false;
       co_return false;
     }
   }
-  auto [ec, n] = co_await http::async_read(stream_, buffer_, *parser, kAwait);
+  auto [ec, n] = co_await http::async_read(transport_, buffer_, *parser, kAwait);
   if (!ec) co_return true;
   keep_alive_ = false;
   ApiError error = FromParseError(ec, options);
   if (error.status != 0) co_await Refuse(std::move(error));
   co_return false;
+}
+
+std::optional<ApiError> HttpConnection::Unpack(Parser* parser) const {
+  const auto coding = parser->get()[http::field::content_encoding];
+  std::string& body = parser->get().body();
+  if (coding.empty() || beast::iequals(coding, "identity") || body.empty()) return std::nullopt;
+  absl::StatusOr<std::string> plain = Gunzip(body, shared_->options.max_body_bytes);
+  if (plain.ok()) {
+    body = *std::move(plain);
+    return std::nullopt;
+  }
+  if (absl::IsResourceExhausted(plain.status())) {
+    return PlainError(413, "body_too_large",
+                      fmt::format("The unpacked body is larger than the limit of {}.",
+                                  FormatBytes(shared_->options.max_body_bytes)));
+  }
+  return PlainError(400, "malformed_body", "The body is not valid gzip or deflate data.");
 }
 
 asio::awaitable<void> HttpConnection::Refuse(ApiError error) {
@@ -333,7 +393,7 @@ asio::awaitable<void> HttpConnection::Refuse(ApiError error) {
   status_ = response.status;
   sent_bytes_ = response.body.size();
   const std::string head = Head(response, false, response.body.size());
-  stream_.expires_after(microseconds(shared_->options.write_timeout_us));
+  transport_.tcp().expires_after(microseconds(shared_->options.write_timeout_us));
   const std::string_view body = head_only_ ? std::string_view() : response.body;
   const bool sent = co_await WriteAll(head, body, "");
   if (!sent) keep_alive_ = false;
@@ -348,21 +408,21 @@ asio::awaitable<void> HttpConnection::Refuse(ApiError error) {
 void HttpConnection::Watch() {
   if (watching_ || aborted_ || peer_closed_ || buffer_.size() >= kMaxPipelinedBytes) return;
   watching_ = true;
-  stream_.socket().async_read_some(
-      buffer_.prepare(kWatchBytes),
-      [self = shared_from_this()](const beast::error_code& ec, size_t n) {
-        self->watching_ = false;
-        self->buffer_.commit(n);
-        if (ec == asio::error::operation_aborted) {
-          // By WaitForRequest or Abort; what had come is in the buffer.
-        } else if (ec) {
-          self->peer_closed_ = true;
-          if (self->exchange_) self->exchange_->MarkGone();
-        } else if (self->exchange_) {
-          self->Watch();
-        }
-        self->wake_.cancel();
-      });
+  transport_.tcp().expires_never();
+  transport_.async_read_some(buffer_.prepare(kWatchBytes),
+                             [self = shared_from_this()](const beast::error_code& ec, size_t n) {
+                               self->watching_ = false;
+                               self->buffer_.commit(n);
+                               if (ec == asio::error::operation_aborted) {
+                                 // By WaitForRequest or Abort; what had come is in the buffer.
+                               } else if (ec) {
+                                 self->peer_closed_ = true;
+                                 if (self->exchange_) self->exchange_->MarkGone();
+                               } else if (self->exchange_) {
+                                 self->Watch();
+                               }
+                               self->wake_.cancel();
+                             });
 }
 
 asio::awaitable<void> HttpConnection::Answer() {
@@ -385,19 +445,20 @@ asio::awaitable<void> HttpConnection::Answer() {
       Abort();
       co_return;
     }
-    const bool sent = co_await Send(output);
+    const bool ends = output.end, closes = output.close;
+    const bool sent = co_await Send(std::move(output));
     if (!sent) {
       Abort();
       co_return;
     }
-    if (output.end) {
-      if (output.close) keep_alive_ = false;
+    if (ends) {
+      if (closes) keep_alive_ = false;
       co_return;
     }
   }
 }
 
-asio::awaitable<bool> HttpConnection::Send(const HttpExchange::Output& output) {
+asio::awaitable<bool> HttpConnection::Send(HttpExchange::Output output) {
   const bool chunked = output.streamed && !http10_;
   std::string head;
   std::string_view body = output.bytes;
@@ -406,6 +467,7 @@ asio::awaitable<bool> HttpConnection::Send(const HttpExchange::Output& output) {
     if (output.streamed) {
       if (http10_) keep_alive_ = false;
     } else {
+      PackBody(gzip_, &*output.head);
       body = output.head->body;
     }
     if (shared_->draining.load(std::memory_order_relaxed)) keep_alive_ = false;
@@ -413,8 +475,9 @@ asio::awaitable<bool> HttpConnection::Send(const HttpExchange::Output& output) {
   }
   if (head_only_) body = {};
   sent_bytes_ += body.size();
-  stream_.expires_after(microseconds(shared_->options.write_timeout_us +
-                                     static_cast<int64_t>(body.size() / kMiB) * kWriteUsPerMiB));
+  transport_.tcp().expires_after(
+      microseconds(shared_->options.write_timeout_us +
+                   static_cast<int64_t>(body.size() / kMiB) * kWriteUsPerMiB));
   std::string_view tail;
   if (chunked && !head_only_) {
     if (!body.empty()) {
@@ -432,7 +495,7 @@ asio::awaitable<bool> HttpConnection::WriteAll(std::string_view head, std::strin
   const std::array<asio::const_buffer, 3> buffers{asio::const_buffer(head.data(), head.size()),
                                                   asio::const_buffer(body.data(), body.size()),
                                                   asio::const_buffer(tail.data(), tail.size())};
-  auto [ec, n] = co_await asio::async_write(stream_, buffers, kAwait);
+  auto [ec, n] = co_await asio::async_write(transport_, buffers, kAwait);
   co_return !ec;
 }
 
@@ -459,6 +522,7 @@ std::string HttpConnection::Head(const HttpResponse& response, bool streamed,
     add("Connection", "keep-alive");
   }
   add("x-request-id", request_id_);
+  if (trace_.valid()) add("traceparent", trace_.Header());
   if (!origin_.empty()) {
     add("Access-Control-Allow-Origin", origin_);
     add("Access-Control-Expose-Headers", "x-request-id, retry-after");
@@ -476,65 +540,11 @@ std::string HttpConnection::Head(const HttpResponse& response, bool streamed,
   return out;
 }
 
-void HttpConnection::FinishExchange() {
-  if (!exchange_) return;
-  const HttpDeps& deps = shared_->deps;
-  const bool gone = exchange_->gone() || aborted_;
-  exchange_->MarkGone();  // later calls do nothing
-  // 499: the client left before the answer was complete.
-  const int status = gone ? 499 : status_;
-  const int64_t took_us = deps.clock->NowUs() - started_us_;
-  const AccessRecord& record = exchange_->access();
-  const HttpRequest& request = exchange_->request();
-  const std::string status_text = fmt::format("{}", status);
-  if (!gone && !record.model.empty()) {
-    deps.metrics->Observe(MetricId::kRequestSeconds, {record.model},
-                          static_cast<double>(took_us) * 1e-6);
-  }
-  deps.metrics->Count(MetricId::kRequests, {gone ? "" : record.model, status_text});
-  if (!gone && !record.error_code.empty()) {
-    deps.metrics->Count(MetricId::kErrors, {record.error_code});
-  }
-  if (gone) {
-    // The handler may still be at work on its record.
-    deps.access_log->Info("request", {{"id", request.id},
-                                      {"peer", request.peer},
-                                      {"method", log_method_},
-                                      {"path", request.path},
-                                      {"status", status},
-                                      {"bytes", sent_bytes_},
-                                      {"total_us", took_us}});
-  } else {
-    deps.access_log->Info("request", {{"id", request.id},
-                                      {"peer", request.peer},
-                                      {"method", log_method_},
-                                      {"path", request.path},
-                                      {"status", status},
-                                      {"bytes", sent_bytes_},
-                                      {"total_us", took_us},
-                                      {"model", record.model},
-                                      {"error", record.error_code},
-                                      {"prompt_tokens", record.prompt_tokens},
-                                      {"completion_tokens", record.completion_tokens},
-                                      {"cached_tokens", record.cached_tokens},
-                                      {"restored_tokens", record.restored_tokens},
-                                      {"kv", record.kv},
-                                      {"queue_us", record.queue_us},
-                                      {"swap_us", record.swap_us},
-                                      {"prefill_us", record.prefill_us},
-                                      {"decode_us", record.decode_us}});
-  }
-  exchange_.reset();
-  sent_bytes_ = 0;
-  status_ = 0;
-  shared_->ExchangeEnds();
-}
-
 // Closes our side and reads on for a moment: closing at once with bytes unread would reset the
 // connection, and the client might never see the answer.
 asio::awaitable<void> HttpConnection::Linger() {
   beast::error_code ec;
-  stream_.socket().shutdown(Tcp::socket::shutdown_send, ec);
+  transport_.socket().shutdown(Tcp::socket::shutdown_send, ec);
   const TimePoint deadline = steady_clock::now() + kLingerTime;
   uint64_t discarded = 0;
   while (!ec && !peer_closed_ && !aborted_ && discarded < kMaxDiscardedBytes &&
@@ -543,8 +553,9 @@ asio::awaitable<void> HttpConnection::Linger() {
       discarded += buffer_.size();
       buffer_.clear();
       // Larger pieces than Watch() reads: whole bodies may come.
-      stream_.expires_at(deadline);
-      auto [read_error, n] = co_await stream_.async_read_some(buffer_.prepare(16 * kKiB), kAwait);
+      transport_.tcp().expires_at(deadline);
+      auto [read_error, n] =
+          co_await transport_.async_read_some(buffer_.prepare(16 * kKiB), kAwait);
       buffer_.commit(n);
       if (read_error) co_return;
     } else {

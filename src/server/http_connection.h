@@ -24,9 +24,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "obs/trace.h"
 #include "server/api_error.h"
 #include "server/exchange.h"
 #include "server/http_server.h"
+#include "server/transport.h"
 
 namespace terrace::server {
 
@@ -114,7 +116,8 @@ class HttpExchange final : public Exchange {
 class HttpConnection final : public std::enable_shared_from_this<HttpConnection> {
  public:
   HttpConnection(std::shared_ptr<HttpShared> shared, std::shared_ptr<IoThread> io,
-                 boost::asio::ip::tcp::socket socket, Door door);
+                 boost::asio::ip::tcp::socket socket,
+                 std::shared_ptr<boost::asio::ssl::context> tls, Door door);
   ~HttpConnection();
 
   void Start();
@@ -129,12 +132,13 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   using TimePoint = std::chrono::steady_clock::time_point;
 
   boost::asio::awaitable<void> Run();
+  boost::asio::awaitable<bool> Handshake();
   boost::asio::awaitable<bool> WaitForRequest();
   // Reads a request into `exchange_`. False: answered with an error, or the client has gone.
   boost::asio::awaitable<bool> ReadRequest();
   boost::asio::awaitable<bool> ReadBody(Parser* parser);
   boost::asio::awaitable<void> Answer();
-  boost::asio::awaitable<bool> Send(const HttpExchange::Output& output);
+  boost::asio::awaitable<bool> Send(HttpExchange::Output output);
   boost::asio::awaitable<void> Refuse(ApiError error);
   boost::asio::awaitable<bool> WriteAll(std::string_view head, std::string_view body,
                                         std::string_view tail);
@@ -142,17 +146,20 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   // Until woken, or `deadline`.
   boost::asio::awaitable<void> Sleep(TimePoint deadline);
 
+  // Unpacks a compressed body; an error to answer with, if any.
+  std::optional<ApiError> Unpack(Parser* parser) const;
   // Checks what the parser lets pass; an error to answer with, if any.
   std::optional<ApiError> CheckHead(const Parser::value_type& head);
   bool OriginAllowed(std::string_view origin, std::string_view host) const;
   std::string Head(const HttpResponse& response, bool streamed, uint64_t body_bytes) const;
+  void RecordTrace(int status, bool gone) const;
   // Keeps a read under way while an answer is made, so that a client that leaves is noticed.
   void Watch();
   void FinishExchange();
 
   const std::shared_ptr<HttpShared> shared_;
   const std::shared_ptr<IoThread> io_;
-  boost::beast::tcp_stream stream_;
+  Transport transport_;
   boost::asio::steady_timer wake_;
   boost::beast::flat_buffer buffer_;
   const Door door_;
@@ -172,6 +179,8 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   std::string asked_headers_;  // of a preflight
   std::string log_method_;
   std::string request_id_;
+  bool gzip_ = false;  // the client takes it
+  TraceContext trace_;
   int64_t started_us_ = 0;
   int status_ = 0;
   uint64_t sent_bytes_ = 0;

@@ -13,6 +13,7 @@
 
 #include "obs/log.h"
 #include "server/http_connection.h"
+#include "server/tls.h"
 
 namespace terrace::server {
 namespace {
@@ -127,8 +128,10 @@ void HttpServerImpl::Accept(Listener* listener) {
         if (shared_->connections.fetch_add(1) >= shared_->options.max_connections) {
           shared_->connections.fetch_sub(1);  // the socket closes with this scope
         } else {
-          auto connection =
-              std::make_shared<HttpConnection>(shared_, io, std::move(socket), listener->door);
+          const bool secure = shared_->deps.tls != nullptr && listener->door != Door::kMetrics;
+          auto connection = std::make_shared<HttpConnection>(
+              shared_, io, std::move(socket), secure ? shared_->deps.tls->Current() : nullptr,
+              listener->door);
           asio::post(io->context, [this, connection] {
             if (!stopping_.load(std::memory_order_relaxed)) connection->Start();
           });

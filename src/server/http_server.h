@@ -8,6 +8,7 @@
 #define TERRACE_SERVER_HTTP_SERVER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,9 +22,12 @@ namespace terrace {
 class Clock;
 class Logger;
 class Metrics;
+class TraceBuffer;
 }  // namespace terrace
 
 namespace terrace::server {
+
+class TlsFiles;
 
 struct HttpEndpoint {
   std::string host = "127.0.0.1";  // an address; "localhost" and names are resolved
@@ -53,6 +57,10 @@ struct HttpDeps {
   Logger* access_log = nullptr;
   Logger* runtime_log = nullptr;
   Metrics* metrics = nullptr;
+  TraceBuffer* traces = nullptr;  // null: requests leave no traces
+  // Hears how each request ended; may be empty. Must be quick.
+  std::function<void(const AccessRecord& record, int status)> on_done;
+  TlsFiles* tls = nullptr;  // null: no TLS; the metrics port never has it
 };
 
 class HttpServer {

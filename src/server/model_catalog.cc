@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/clock.h"
@@ -22,39 +23,52 @@ constexpr int64_t kRetryUs = 100'000;
 }  // namespace
 
 ModelCatalog::ModelCatalog(std::vector<CatalogEntry> entries, scheduler::Scheduler* scheduler,
-                           const Clock* clock, Logger* log)
-    : scheduler_(scheduler), clock_(clock), log_(log), pool_(kOpeners) {
+                           const Clock* clock, Logger* log, CatalogActions actions)
+    : scheduler_(scheduler),
+      clock_(clock),
+      log_(log),
+      actions_(std::move(actions)),
+      pool_(kOpeners) {
   absl::MutexLock lock(&mutex_);
   for (CatalogEntry& entry : entries) {
-    slots_.push_back(std::make_unique<Slot>());
+    slots_.push_back(std::make_shared<Slot>());
     slots_.back()->entry = std::move(entry);
   }
 }
 
 ModelCatalog::~ModelCatalog() = default;
 
-ModelCatalog::Slot* ModelCatalog::FindLocked(std::string_view name) {
-  for (const auto& slot : slots_) {
-    if (slot->entry.name == name) return slot.get();
+ModelCatalog::SlotPtr ModelCatalog::FindLocked(std::string_view name) {
+  for (const SlotPtr& slot : slots_) {
+    if (slot->entry.name == name) return slot;
   }
   return nullptr;
 }
 
-void ModelCatalog::BeginLocked(Slot* slot) {
+absl::Status ModelCatalog::UnknownLocked(std::string_view name) {
+  std::vector<std::string> names;
+  for (const SlotPtr& each : slots_) names.push_back(each->entry.name);
+  const std::string nearest = NearestName(name, names);
+  return absl::NotFoundError(
+      fmt::format("There is no model \"{}\"; this server has: {}.{}", name, fmt::join(names, ", "),
+                  nearest.empty() ? "" : fmt::format(" Did you mean \"{}\"?", nearest)));
+}
+
+void ModelCatalog::BeginLocked(const SlotPtr& slot) {
   slot->state = ModelStateKind::kOpening;
-  pool_.Post([this, slot] { OpenNow(slot); });
+  if (!slot->closing) pool_.Post([this, slot] { OpenNow(slot); });
 }
 
 void ModelCatalog::OpenAll() {
   absl::MutexLock lock(&mutex_);
-  for (const auto& slot : slots_) {
-    if (slot->state == ModelStateKind::kClosed) BeginLocked(slot.get());
+  for (const SlotPtr& slot : slots_) {
+    if (slot->state == ModelStateKind::kClosed) BeginLocked(slot);
   }
 }
 
 std::shared_ptr<const ServedModel> ModelCatalog::TryGet(std::string_view name) {
   absl::MutexLock lock(&mutex_);
-  const Slot* slot = FindLocked(name);
+  const SlotPtr slot = FindLocked(name);
   return slot == nullptr ? nullptr : slot->model;
 }
 
@@ -62,16 +76,14 @@ void ModelCatalog::Open(std::string_view name, OpenCallback done) {
   absl::StatusOr<std::shared_ptr<const ServedModel>> now;
   {
     absl::MutexLock lock(&mutex_);
-    Slot* slot = FindLocked(name);
+    const SlotPtr slot = FindLocked(name);
     if (slot == nullptr) {
-      std::vector<std::string> names;
-      for (const auto& each : slots_) names.push_back(each->entry.name);
-      const std::string nearest = NearestName(name, names);
-      now = absl::NotFoundError(fmt::format(
-          "There is no model \"{}\"; this server has: {}.{}", name, fmt::join(names, ", "),
-          nearest.empty() ? "" : fmt::format(" Did you mean \"{}\"?", nearest)));
+      now = UnknownLocked(name);
     } else if (slot->state == ModelStateKind::kReady) {
       now = slot->model;
+    } else if (slot->state == ModelStateKind::kUnloaded) {
+      now = absl::FailedPreconditionError(
+          fmt::format("The model {} has been unloaded; load it again to use it.", name));
     } else if (slot->state == ModelStateKind::kFailed &&
                clock_->NowUs() - slot->failed_us < kRetryUs) {
       now = slot->reason;
@@ -84,26 +96,154 @@ void ModelCatalog::Open(std::string_view name, OpenCallback done) {
   done(now);
 }
 
-absl::StatusOr<std::shared_ptr<const ServedModel>> ModelCatalog::Load(const CatalogEntry& entry) {
+void ModelCatalog::Load(std::string_view name, std::function<void(absl::Status)> done) {
+  auto bring = [this, name = std::string(name), done = std::move(done)](const auto& opened) {
+    std::shared_ptr<engine::EngineModel> engine;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (const SlotPtr slot = FindLocked(name)) engine = slot->engine;
+    }
+    if (opened.ok() && engine != nullptr && actions_.bring) actions_.bring(*engine);
+    done(opened.status());
+  };
+  {
+    absl::MutexLock lock(&mutex_);
+    const SlotPtr slot = FindLocked(name);
+    // Tried again at once, however short ago it failed: somebody asks for it by hand.
+    if (slot != nullptr &&
+        (slot->state == ModelStateKind::kUnloaded || slot->state == ModelStateKind::kFailed)) {
+      slot->waiting.push_back(std::move(bring));
+      BeginLocked(slot);
+      return;
+    }
+  }
+  Open(name, std::move(bring));
+}
+
+void ModelCatalog::Unload(std::string_view name, std::function<void(absl::Status)> done) {
+  absl::Status status;
+  {
+    absl::MutexLock lock(&mutex_);
+    const SlotPtr slot = FindLocked(name);
+    if (slot == nullptr) {
+      status = UnknownLocked(name);
+    } else if (slot->state == ModelStateKind::kOpening) {
+      status = absl::UnavailableError(
+          fmt::format("The model {} is being opened; unload it in a moment.", name));
+    } else if (slot->state == ModelStateKind::kReady) {
+      slot->state = ModelStateKind::kUnloaded;
+      return CloseLocked(slot, std::move(done));
+    } else {
+      slot->state = ModelStateKind::kUnloaded;
+    }
+  }
+  done(status);
+}
+
+void ModelCatalog::CloseLocked(const SlotPtr& slot, std::function<void(absl::Status)> done) {
+  slot->model.reset();
+  slot->closing = true;
+  closer_.Post([this, slot, done = std::move(done)] {
+    CloseNow(slot);
+    if (done) done(absl::OkStatus());
+  });
+}
+
+void ModelCatalog::CloseNow(const SlotPtr& slot) {
+  // NotFound only if it was never registered, which a ready slot was.
+  if (absl::Status status = scheduler_->RemoveModel(slot->entry.name); !status.ok()) {
+    log_->Error(Message(status), {{"model", slot->entry.name}});
+  }
+  std::shared_ptr<engine::EngineModel> engine;  // destroyed outside the lock
+  SlotPtr next;
+  {
+    absl::MutexLock lock(&mutex_);
+    engine.swap(slot->engine);
+    slot->closing = false;
+    // Asked for meanwhile, or replaced by an entry of the same name.
+    next = slot->gone ? FindLocked(slot->entry.name) : slot;
+    if (next != nullptr) next->closing = false;
+  }
+  engine.reset();
+  log_->Info("model closed", {{"model", slot->entry.name}});
+  absl::MutexLock lock(&mutex_);
+  if (next != nullptr && next->state == ModelStateKind::kOpening) {
+    pool_.Post([this, next] { OpenNow(next); });
+  }
+}
+
+absl::Status ModelCatalog::Evict(std::string_view name) {
+  std::shared_ptr<engine::EngineModel> engine;
+  {
+    absl::MutexLock lock(&mutex_);
+    const SlotPtr slot = FindLocked(name);
+    if (slot == nullptr) return UnknownLocked(name);
+    engine = slot->engine;
+  }
+  if (engine != nullptr && actions_.evict) actions_.evict(*engine);
+  return absl::OkStatus();
+}
+
+std::vector<std::string> ModelCatalog::Update(std::vector<CatalogEntry> entries) {
+  std::vector<std::string> changes;
+  absl::MutexLock lock(&mutex_);
+  std::vector<SlotPtr> before = std::move(slots_);
+  slots_.clear();
+  for (CatalogEntry& entry : entries) {
+    auto found = std::find_if(before.begin(), before.end(), [&](const SlotPtr& slot) {
+      return slot != nullptr && slot->entry.name == entry.name;
+    });
+    if (found != before.end() && (*found)->entry.settings == entry.settings) {
+      slots_.push_back(std::move(*found));
+      continue;
+    }
+    auto slot = std::make_shared<Slot>();
+    slot->entry = std::move(entry);
+    slot->closing = found != before.end() && ((*found)->closing || (*found)->model != nullptr ||
+                                              (*found)->state == ModelStateKind::kOpening);
+    changes.push_back(
+        fmt::format("{} {}", found != before.end() ? "changed" : "added", slot->entry.name));
+    slots_.push_back(slot);
+    BeginLocked(slot);
+  }
+  for (const SlotPtr& slot : before) {
+    if (slot == nullptr) continue;
+    slot->gone = true;
+    const bool replaced = FindLocked(slot->entry.name) != nullptr;
+    if (!replaced) changes.push_back("removed " + slot->entry.name);
+    if (slot->state == ModelStateKind::kReady) {
+      slot->state = ModelStateKind::kUnloaded;
+      CloseLocked(slot, nullptr);
+    }
+  }
+  return changes;
+}
+
+absl::StatusOr<ModelCatalog::Opened> ModelCatalog::OpenEntry(const CatalogEntry& entry) {
   ASSIGN_OR_RETURN(std::shared_ptr<engine::EngineModel> model, entry.open());
+  const Metadata& metadata = model->weights().metadata();
   ASSIGN_OR_RETURN(std::shared_ptr<const ServedModel> served,
                    ServedModel::Create({.name = entry.name,
                                         .created = clock_->WallUs() / 1'000'000,
                                         .max_context = model->max_context(),
                                         .vocab_size = model->vocab_size()},
-                                       model->weights().metadata(), clock_));
-  RETURN_IF_ERROR(scheduler_->AddModel(std::move(model)));
-  return served;
+                                       metadata, clock_));
+  auto facts = std::make_shared<ModelFacts>(FactsOf(metadata));
+  facts->weight_bytes = model->weights().total_bytes();
+  facts->fingerprint = model->weights().fingerprint();
+  facts->max_context = model->max_context();
+  RETURN_IF_ERROR(scheduler_->AddModel(model));
+  return Opened{std::move(served), std::move(model), std::move(facts)};
 }
 
-void ModelCatalog::OpenNow(Slot* slot) {
+void ModelCatalog::OpenNow(const SlotPtr& slot) {
   const int64_t start_us = clock_->NowUs();
-  auto loaded = Load(slot->entry);
+  auto loaded = OpenEntry(slot->entry);
   if (loaded.ok()) {
     log_->Info("model opened", {{"model", slot->entry.name},
                                 {"us", clock_->NowUs() - start_us},
-                                {"context", (*loaded)->max_context()}});
-    for (const std::string& warning : (*loaded)->warnings()) {
+                                {"context", loaded->served->max_context()}});
+    for (const std::string& warning : loaded->served->warnings()) {
       log_->Warning(warning, {{"model", slot->entry.name}});
     }
   } else {
@@ -117,28 +257,45 @@ void ModelCatalog::OpenNow(Slot* slot) {
     log_->Error(Message(loaded.status()), {{"model", slot->entry.name}});
   }
   std::vector<OpenCallback> waiting;
+  absl::StatusOr<std::shared_ptr<const ServedModel>> answer;
   {
     absl::MutexLock lock(&mutex_);
     waiting.swap(slot->waiting);
     if (loaded.ok()) {
-      slot->model = *loaded;
+      answer = loaded->served;
+      slot->model = loaded->served;
+      slot->engine = std::move(loaded->engine);
+      slot->facts = std::move(loaded->facts);
       slot->state = ModelStateKind::kReady;
       slot->reason = absl::OkStatus();
     } else {
+      answer = loaded.status();
       slot->state = ModelStateKind::kFailed;
       slot->reason = loaded.status();
       slot->failed_us = clock_->NowUs();
     }
+    // It left the configuration while it was being opened.
+    if (slot->gone && loaded.ok()) {
+      slot->state = ModelStateKind::kUnloaded;
+      CloseLocked(slot, nullptr);
+    } else if (slot->gone) {
+      const SlotPtr next = FindLocked(slot->entry.name);
+      if (next != nullptr && next->closing) {
+        next->closing = false;
+        pool_.Post([this, next] { OpenNow(next); });
+      }
+    }
   }
-  for (OpenCallback& done : waiting) done(loaded);
+  for (OpenCallback& done : waiting) done(answer);
 }
 
 std::vector<ModelListing> ModelCatalog::List() {
   absl::MutexLock lock(&mutex_);
   std::vector<ModelListing> list;
-  for (const auto& slot : slots_) {
-    ModelListing listing{.name = slot->entry.name, .state = slot->state};
+  for (const SlotPtr& slot : slots_) {
+    ModelListing listing{.name = slot->entry.name, .state = slot->state, .facts = slot->facts};
     if (slot->state == ModelStateKind::kFailed) listing.reason = Message(slot->reason);
+    if (slot->state == ModelStateKind::kUnloaded) listing.reason = "unloaded";
     if (slot->model != nullptr) {
       listing.created = slot->model->created();
       listing.max_context = slot->model->max_context();

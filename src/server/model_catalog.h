@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "base/metadata.h"
+#include "server/model_control.h"
 #include "server/model_source.h"
 #include "server/worker_pool.h"
 
@@ -36,15 +37,23 @@ namespace terrace::server {
 
 struct CatalogEntry {
   std::string name;
+  // What the model is made from: an entry of the same name and settings is the same model.
+  std::string settings;
   // Opens the model's weights; called on a thread of the catalog, again after a failure.
   std::function<absl::StatusOr<std::shared_ptr<engine::EngineModel>>()> open;
 };
 
-class ModelCatalog final : public ModelSource {
+// What is done with weights; may be empty.
+struct CatalogActions {
+  std::function<void(engine::EngineModel&)> bring;  // ask for them; must not block
+  std::function<void(engine::EngineModel&)> evict;  // give their memory back
+};
+
+class ModelCatalog final : public ModelSource, public ModelControl {
  public:
   // All pointers must outlive the catalog.
   ModelCatalog(std::vector<CatalogEntry> entries, scheduler::Scheduler* scheduler,
-               const Clock* clock, Logger* log);
+               const Clock* clock, Logger* log, CatalogActions actions = {});
   ~ModelCatalog() override;  // waits for openings under way
 
   // Begins to open all models, in order.
@@ -54,28 +63,54 @@ class ModelCatalog final : public ModelSource {
   void Open(std::string_view name, OpenCallback done) override;
   std::vector<ModelListing> List() override;
 
+  void Load(std::string_view name, std::function<void(absl::Status)> done) override;
+  void Unload(std::string_view name, std::function<void(absl::Status)> done) override;
+  absl::Status Evict(std::string_view name) override;
+
+  // Makes these the models: new ones are opened, those that are gone or have changed end once their
+  // requests have, and the others are not touched. What changed, a line each.
+  std::vector<std::string> Update(std::vector<CatalogEntry> entries);
+
  private:
   struct Slot {
     CatalogEntry entry;
     ModelStateKind state = ModelStateKind::kClosed;
+    bool closing = false;  // its requests are being waited for
+    bool gone = false;     // not of the configuration any more
     absl::Status reason;
     int64_t failed_us = 0;
     std::shared_ptr<const ServedModel> model;
+    std::shared_ptr<engine::EngineModel> engine;  // with the scheduler
+    std::shared_ptr<const ModelFacts> facts;
     std::vector<OpenCallback> waiting;
   };
+  // Shared with the tasks on the pools, which may end after the slot has left the list.
+  using SlotPtr = std::shared_ptr<Slot>;
+  struct Opened {
+    std::shared_ptr<const ServedModel> served;
+    std::shared_ptr<engine::EngineModel> engine;
+    std::shared_ptr<const ModelFacts> facts;
+  };
 
-  Slot* FindLocked(std::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void BeginLocked(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  SlotPtr FindLocked(std::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeginLocked(const SlotPtr& slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Closes a ready slot on the closing thread and calls `done`; see Unload.
+  void CloseLocked(const SlotPtr& slot, std::function<void(absl::Status)> done)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status UnknownLocked(std::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // On a pool thread.
-  void OpenNow(Slot* slot);
-  absl::StatusOr<std::shared_ptr<const ServedModel>> Load(const CatalogEntry& entry);
+  void OpenNow(const SlotPtr& slot);
+  void CloseNow(const SlotPtr& slot);
+  absl::StatusOr<Opened> OpenEntry(const CatalogEntry& entry);
 
   scheduler::Scheduler* const scheduler_;
   const Clock* const clock_;
   Logger* const log_;
   absl::Mutex mutex_;
-  std::vector<std::unique_ptr<Slot>> slots_ ABSL_GUARDED_BY(mutex_);  // the list does not change
-  WorkerPool pool_;  // last: its threads use the rest
+  const CatalogActions actions_;
+  std::vector<SlotPtr> slots_ ABSL_GUARDED_BY(mutex_);
+  WorkerPool closer_{1};  // these last: their threads use the rest
+  WorkerPool pool_;
 };
 
 }  // namespace terrace::server

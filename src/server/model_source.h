@@ -10,11 +10,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/model_facts.h"
 #include "server/served_model.h"
 
 namespace terrace::server {
 
-enum class ModelStateKind : uint8_t { kClosed, kOpening, kReady, kFailed };
+enum class ModelStateKind : uint8_t { kClosed, kOpening, kReady, kFailed, kUnloaded };
 
 struct ModelListing {
   std::string name;
@@ -22,6 +23,8 @@ struct ModelListing {
   std::string reason;  // why it failed
   int64_t created = 0;
   int32_t max_context = 0;  // 0: not known yet
+  // Null until the model has been opened; shared with listings taken before.
+  std::shared_ptr<const ModelFacts> facts;
 };
 
 // Thread-safe.

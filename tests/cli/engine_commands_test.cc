@@ -241,7 +241,9 @@ TEST_F(EngineCommandsTest, VersionsAreRolledBackAndRemoved) {
 }
 
 TEST_F(EngineCommandsTest, ServeWithoutModelsSaysHowToGetOne) {
-  EXPECT_EQ(Terrace({"serve", "--port", "0", "--server.metrics_port", "off"}), 1);
+  EXPECT_EQ(Terrace({"serve", "--port", "0", "--server.metrics_port", "off", "--server.grpc_port",
+                     "off", "--server.admin_port", "off"}),
+            1);
   EXPECT_THAT(err_, AllOf(HasSubstr("no model to serve"), HasSubstr("--model NAME=FILE")));
 }
 
@@ -257,7 +259,8 @@ TEST_F(EngineCommandsTest, ServeFailsAtOnceOnATakenPort) {
   ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
   const std::string port = std::to_string(ntohs(address.sin_port));
   EXPECT_EQ(Terrace({"serve", "--model", "m=/does/not/exist.gguf", "--port", port,
-                     "--server.metrics_port", "off"}),
+                     "--server.metrics_port", "off", "--server.grpc_port", "off",
+                     "--server.admin_port", "off"}),
             1);
   EXPECT_THAT(err_, AllOf(HasSubstr("127.0.0.1"), HasSubstr(port)));
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/images"));

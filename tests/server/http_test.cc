@@ -86,7 +86,7 @@ TEST(HttpFraming, OddRequestsGetTheRightStatus) {
   const std::vector<std::pair<string, int>> cases = {
       {"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}", 400},  // no Host
       {"POST /v1/chat/completions HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
-      {"POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\nContent-Encoding: gzip\r\n"
+      {"POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\nContent-Encoding: br\r\n"
        "Content-Length: 2\r\n\r\n{}",
        415},
       {"POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\nExpect: miracles\r\n"

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -51,7 +52,7 @@ class CatalogTest : public testing::Test {
 };
 
 TEST_F(CatalogTest, UnknownNamesAreToldTheKnownOnes) {
-  auto catalog = Make({{"first", [&] { return Real("first"); }}, {"second", nullptr}});
+  auto catalog = Make({{"first", "", [&] { return Real("first"); }}, {"second", "", nullptr}});
   const auto opened = OpenNow(catalog.get(), "fisrt");
   EXPECT_TRUE(absl::IsNotFound(opened.status()));
   EXPECT_NE(Message(opened.status()).find("first, second"), std::string::npos);
@@ -61,13 +62,13 @@ TEST_F(CatalogTest, UnknownNamesAreToldTheKnownOnes) {
 TEST_F(CatalogTest, AFailureIsListedAndTriedAgain) {
   std::atomic<bool> mended{false};
   std::atomic<int> tries{0};
-  auto catalog = Make({{"bad",
+  auto catalog = Make({{"bad", "",
                         [&]() -> absl::StatusOr<Weights> {
                           ++tries;
                           if (mended) return Real("bad");
                           return absl::NotFoundError("bad.gguf: no such file");
                         }},
-                       {"good", [&] { return Real("good"); }}});
+                       {"good", "", [&] { return Real("good"); }}});
   catalog->OpenAll();
   EXPECT_TRUE(OpenNow(catalog.get(), "good").ok());
   const auto failed = OpenNow(catalog.get(), "bad");
@@ -97,13 +98,13 @@ TEST_F(CatalogTest, AFailureIsListedAndTriedAgain) {
 TEST_F(CatalogTest, ManyAsksShareOneOpeningAndHoldUpNobody) {
   absl::Notification go;
   std::atomic<int> tries{0};
-  auto catalog = Make({{"slow",
+  auto catalog = Make({{"slow", "",
                         [&]() -> absl::StatusOr<Weights> {
                           ++tries;
                           go.WaitForNotification();
                           return absl::DataLossError("cut off");
                         }},
-                       {"good", [&] { return Real("good"); }}});
+                       {"good", "", [&] { return Real("good"); }}});
   std::atomic<int> answers{0};
   for (int i = 0; i < 10; ++i) {
     catalog->Open("slow", [&](const absl::StatusOr<Model>& opened) {
@@ -121,7 +122,7 @@ TEST_F(CatalogTest, ManyAsksShareOneOpeningAndHoldUpNobody) {
 }
 
 TEST_F(CatalogTest, AServedModelKnowsItsTokensAndTemplate) {
-  auto catalog = Make({{"tiny", [&] { return Real("tiny"); }}});
+  auto catalog = Make({{"tiny", "", [&] { return Real("tiny"); }}});
   const auto model = OpenNow(catalog.get(), "tiny");
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_EQ((*model)->vocab_size(), 512);
@@ -130,6 +131,67 @@ TEST_F(CatalogTest, AServedModelKnowsItsTokensAndTemplate) {
   const auto prompt = (*model)->EncodeChat({.messages = {{.role = "user", .content = "hi"}}});
   ASSERT_TRUE(prompt.ok()) << prompt.status();
   EXPECT_EQ(prompt->front(), 506);  // <|im_start|>; this model wants no start token
+}
+
+TEST_F(CatalogTest, AnUnloadedModelIsRefusedUntilItIsLoaded) {
+  std::atomic<int> brought{0}, evicted{0};
+  ModelCatalog catalog({{"m", "", [&] { return Real("m"); }}}, &scheduler_, &clock_, &log_,
+                       {.bring = [&](engine::EngineModel&) { ++brought; },
+                        .evict = [&](engine::EngineModel&) { ++evicted; }});
+  auto wait = [&](auto&& call) {
+    absl::Notification done;
+    absl::Status result;
+    call([&](const absl::Status& status) {
+      result = status;
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return result;
+  };
+  auto load = [&](auto done) { catalog.Load("m", done); };
+  auto unload = [&](auto done) { catalog.Unload("m", done); };
+  EXPECT_TRUE(wait(load).ok());
+  EXPECT_EQ(brought, 1);
+  EXPECT_TRUE(catalog.Evict("m").ok());
+  EXPECT_EQ(evicted, 1);
+  EXPECT_TRUE(wait(unload).ok());
+  EXPECT_EQ(catalog.TryGet("m"), nullptr);
+  EXPECT_EQ(catalog.List()[0].state, ModelStateKind::kUnloaded);
+  const auto refused = OpenNow(&catalog, "m");
+  EXPECT_NE(Message(refused.status()).find("unloaded"), std::string::npos);
+  EXPECT_TRUE(wait(load).ok());
+  EXPECT_TRUE(OpenNow(&catalog, "m").ok());
+  EXPECT_EQ(catalog.List()[0].facts->architecture, "qwen2");
+  EXPECT_TRUE(absl::IsNotFound(catalog.Evict("x")));
+  EXPECT_TRUE(absl::IsNotFound(wait([&](auto done) { catalog.Unload("x", done); })));
+  EXPECT_TRUE(absl::IsNotFound(wait([&](auto done) { catalog.Load("x", done); })));
+}
+
+TEST_F(CatalogTest, AnUpdateTouchesOnlyWhatItChanges) {
+  std::map<std::string, std::atomic<int>> opened;
+  auto entry = [&](const std::string& name, const std::string& settings) {
+    return CatalogEntry{name, settings, [this, &opened, name] {
+                          ++opened[name];
+                          return Real(name);
+                        }};
+  };
+  for (const char* name : {"same", "other", "gone", "new"}) opened[name] = 0;
+  auto catalog = Make({entry("same", "1"), entry("other", "1"), entry("gone", "1")});
+  for (const char* name : {"same", "other", "gone"}) {
+    ASSERT_TRUE(OpenNow(catalog.get(), name).ok());
+  }
+  const std::shared_ptr<const ServedModel> same = catalog->TryGet("same");
+  std::vector<std::string> changes =
+      catalog->Update({entry("new", "1"), entry("other", "2"), entry("same", "1")});
+  std::sort(changes.begin(), changes.end());
+  EXPECT_EQ(changes, (std::vector<std::string>{"added new", "changed other", "removed gone"}));
+  EXPECT_EQ(catalog->TryGet("same"), same);
+  EXPECT_TRUE(OpenNow(catalog.get(), "new").ok());
+  EXPECT_TRUE(OpenNow(catalog.get(), "other").ok());
+  EXPECT_TRUE(absl::IsNotFound(OpenNow(catalog.get(), "gone").status()));
+  EXPECT_EQ(opened["same"], 1);
+  EXPECT_EQ(opened["other"], 2);
+  EXPECT_EQ(catalog->List().size(), 3u);
 }
 
 }  // namespace

@@ -1,0 +1,29 @@
+#include "base/retry_after.h"
+
+#include <charconv>
+#include <string>
+
+#include "absl/strings/cord.h"
+
+namespace terrace {
+namespace {
+
+constexpr char kUrl[] = "terrace/retry_after_s";
+
+}  // namespace
+
+void SetRetryAfter(int seconds, absl::Status* status) {
+  status->SetPayload(kUrl, absl::Cord(std::to_string(seconds)));
+}
+
+int RetryAfterSeconds(const absl::Status& status) {
+  const auto payload = status.GetPayload(kUrl);
+  int seconds = 0;
+  if (payload) {
+    const std::string text(*payload);
+    std::from_chars(text.data(), text.data() + text.size(), seconds);
+  }
+  return seconds;
+}
+
+}  // namespace terrace

@@ -1,0 +1,223 @@
+// terrace top: a running server's memory, models and links, live in the terminal. Reads what the
+// admin port shows.
+#include <curl/curl.h>
+#include <curses.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cstdlib>
+#include <memory>
+#include <ostream>
+
+#include "base/status.h"
+#include "base/text.h"
+#include "base/units.h"
+#include "cli/cli.h"
+
+namespace terrace::cli {
+namespace {
+
+namespace json = boost::json;
+
+struct TopOptions {
+  std::string url = "http://127.0.0.1:8003";
+  bool once = false;
+};
+
+size_t Append(char* data, size_t size, size_t count, void* to) {
+  static_cast<std::string*>(to)->append(data, size * count);
+  return size * count;
+}
+
+absl::StatusOr<json::value> FetchState(const TopOptions& options) {
+  const std::unique_ptr<CURL, void (*)(CURL*)> curl(curl_easy_init(), curl_easy_cleanup);
+  if (curl == nullptr) return absl::InternalError("the HTTP client cannot begin");
+  std::string body;
+  const std::string url = options.url + "/admin/state";
+  curl_easy_setopt(curl.get(), CURLOPT_URL, url.c_str());
+  curl_easy_setopt(curl.get(), CURLOPT_WRITEFUNCTION, &Append);
+  curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &body);
+  curl_easy_setopt(curl.get(), CURLOPT_TIMEOUT, 10L);
+  curl_slist* headers = nullptr;
+  // A key on the command line would be seen by everyone on the machine.
+  if (const char* key = std::getenv("TERRACE_KEY"); key != nullptr) {
+    headers = curl_slist_append(headers, fmt::format("Authorization: Bearer {}", key).c_str());
+    curl_easy_setopt(curl.get(), CURLOPT_HTTPHEADER, headers);
+  }
+  const CURLcode code = curl_easy_perform(curl.get());
+  long status = 0;
+  curl_easy_getinfo(curl.get(), CURLINFO_RESPONSE_CODE, &status);
+  curl_slist_free_all(headers);
+  if (code != CURLE_OK) {
+    return absl::UnavailableError(
+        fmt::format("{}: {}; is the server running, with server.admin_port on?", options.url,
+                    curl_easy_strerror(code)));
+  }
+  if (status == 401 || status == 403) {
+    return absl::PermissionDeniedError(
+        "the server wants an API key with the right to administer: set TERRACE_KEY");
+  }
+  json::error_code ec;
+  json::value state = json::parse(body, ec);
+  if (status != 200 || ec || !state.is_object()) {
+    return absl::UnavailableError(fmt::format("{} answered {}", url, status));
+  }
+  return state;
+}
+
+uint64_t Number(const json::object& object, std::string_view name) {
+  const json::value* found = object.if_contains(json::string_view(name.data(), name.size()));
+  return found != nullptr && found->is_number() ? found->to_number<uint64_t>() : 0;
+}
+
+std::string TextOf(const json::object& object, std::string_view name) {
+  const json::value* found = object.if_contains(json::string_view(name.data(), name.size()));
+  return found != nullptr && found->is_string() ? std::string(found->get_string()) : "";
+}
+
+std::string Bar(double share, int width) {
+  const int filled = static_cast<int>(std::clamp(share, 0.0, 1.0) * width + 0.5);
+  return std::string(static_cast<size_t>(filled), '#') +
+         std::string(static_cast<size_t>(width - filled), '.');
+}
+
+// Segments in execution order: how much of each stretch is in memory.
+std::string Heat(const json::object& model, size_t width) {
+  const json::value* list = model.if_contains("segments");
+  if (list == nullptr || !list->is_array() || list->get_array().empty()) return "";
+  const json::array& segments = list->get_array();
+  const size_t columns = std::min(width, segments.size());
+  std::string out;
+  for (size_t i = 0; i < columns; ++i) {
+    const size_t begin = i * segments.size() / columns, end = (i + 1) * segments.size() / columns;
+    size_t in = 0;
+    bool loading = false;
+    for (size_t j = begin; j < end; ++j) {
+      const int64_t now = segments[j].as_array()[2].to_number<int64_t>();
+      in += now >= 2;
+      loading |= now == 1;
+    }
+    out.push_back(loading ? '+' : in == end - begin ? '#' : in > 0 ? '-' : '.');
+  }
+  return out;
+}
+
+// The screen's lines. `before`: the state at the last look, for rates; null at first.
+std::vector<std::string> Lines(const json::object& state, const json::object* before) {
+  std::vector<std::string> out;
+  const json::object& process = state.at("process").as_object();
+  const json::object& totals = state.at("totals").as_object();
+  double seconds = 0, tokens = 0;
+  if (before != nullptr) {
+    seconds = static_cast<double>(Number(state, "clock_us") - Number(*before, "clock_us")) * 1e-6;
+    const json::object& then = before->at("totals").as_object();
+    tokens =
+        static_cast<double>(Number(totals, "generated_tokens") - Number(then, "generated_tokens"));
+  }
+  out.push_back(fmt::format("terrace {} on {}, up {} s, {} in memory, {:.1f} tokens/s, {} switches",
+                            TextOf(state, "version"), TextOf(state, "device"),
+                            Number(process, "uptime_s"), FormatBytes(Number(process, "rss_bytes")),
+                            seconds > 0 ? tokens / seconds : 0, Number(totals, "model_switches")));
+  out.emplace_back();
+  for (const json::value& each : state.at("tiers").as_array()) {
+    const json::object& tier = each.as_object();
+    const uint64_t used = Number(tier, "used_bytes"), budget = Number(tier, "budget_bytes");
+    if (used == 0 && budget == 0) continue;
+    out.push_back(fmt::format(
+        "{:<8} [{}] {} of {}", TextOf(tier, "tier"),
+        Bar(budget > 0 ? static_cast<double>(used) / static_cast<double>(budget) : 0, 40),
+        FormatBytes(used), budget > 0 ? FormatBytes(budget) : "no cap"));
+  }
+  out.emplace_back();
+  out.push_back(fmt::format("{:<24} {:<9} {:>10} {:>10} {:>4} {:>4}  {}", "MODEL", "STATE",
+                            "WEIGHTS", "IN MEMORY", "RUN", "WAIT", "SEGMENTS"));
+  for (const json::value& each : state.at("models").as_array()) {
+    const json::object& model = each.as_object();
+    out.push_back(fmt::format("{:<24} {:<9} {:>10} {:>10} {:>4} {:>4}  {}",
+                              TextOf(model, "name").substr(0, 24), TextOf(model, "state"),
+                              FormatBytes(Number(model, "bytes")),
+                              FormatBytes(Number(model, "resident_bytes")),
+                              Number(model, "running"), Number(model, "waiting"), Heat(model, 32)));
+  }
+  out.emplace_back();
+  for (const json::value& each : state.at("links").as_array()) {
+    const json::object& link = each.as_object();
+    uint64_t moved = 0;
+    if (before != nullptr) {
+      for (const json::value& other : before->at("links").as_array()) {
+        if (TextOf(other.as_object(), "name") == TextOf(link, "name")) {
+          moved = Number(link, "bytes") - Number(other.as_object(), "bytes");
+        }
+      }
+    }
+    const auto now = static_cast<uint64_t>(seconds > 0 ? static_cast<double>(moved) / seconds : 0);
+    out.push_back(fmt::format("{:<16} {:>12}/s now, {:>12} moved, {} queued", TextOf(link, "name"),
+                              FormatBytes(now), FormatBytes(Number(link, "bytes")),
+                              Number(link, "queued")));
+  }
+  return out;
+}
+
+// The terminal, until destroyed.
+class Screen {
+ public:
+  Screen() {
+    initscr();
+    noecho();
+    cbreak();
+    curs_set(0);
+    timeout(1000);
+  }
+  ~Screen() { endwin(); }
+  Screen(const Screen&) = delete;
+  Screen& operator=(const Screen&) = delete;
+
+  // Shows the lines and waits for a second or a key; false: to end.
+  bool Show(const std::vector<std::string>& lines) {
+    erase();
+    for (size_t i = 0; i < lines.size() && static_cast<int>(i) < LINES - 1; ++i) {
+      mvaddnstr(static_cast<int>(i), 0, lines[i].c_str(), COLS - 1);
+    }
+    mvaddnstr(LINES - 1, 0, "q ends; # in memory, + arriving, - in part, . not in memory",
+              COLS - 1);
+    refresh();
+    const int key = getch();
+    return key != 'q' && key != 27;
+  }
+};
+
+absl::Status Top(const TopOptions& options, Invocation* invocation) {
+  ASSIGN_OR_RETURN(json::value state, FetchState(options));
+  if (invocation->json) {
+    *invocation->io->out << json::serialize(state) << "\n";
+    return absl::OkStatus();
+  }
+  if (options.once || !invocation->io->err_is_terminal) {
+    for (const std::string& line : Lines(state.as_object(), nullptr)) {
+      *invocation->io->out << line << "\n";
+    }
+    return absl::OkStatus();
+  }
+  Screen screen;
+  json::value before;
+  while (
+      screen.Show(Lines(state.as_object(), before.is_object() ? &before.as_object() : nullptr))) {
+    before = std::move(state);
+    ASSIGN_OR_RETURN(state, FetchState(options));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddTopCommand(Command root, Invocation* invocation) {
+  auto options = std::make_shared<TopOptions>();  // lives as long as the parser's callbacks
+  Command command = root.Add("top", "Watch a running server: memory, models, links",
+                             [invocation, options] { return Top(*options, invocation); });
+  command.Option("--url", &options->url,
+                 {"URL", "Of the admin port (default http://127.0.0.1:8003)"});
+  command.Flag("--once", &options->once, "Print once instead of watching");
+}
+
+}  // namespace terrace::cli

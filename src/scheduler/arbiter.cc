@@ -1,0 +1,227 @@
+#include "scheduler/arbiter.h"
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+
+namespace terrace::scheduler {
+namespace {
+
+constexpr int kNoBand = 3;
+
+// What the waiting and running requests of a model come to.
+struct Demand {
+  int band = kNoBand;  // the best
+  int32_t waiting = 0;
+  int64_t oldest_us = std::numeric_limits<int64_t>::max();
+};
+
+std::vector<Demand> Sum(const ArbiterOptions& options, const ArbiterInput& input) {
+  std::vector<Demand> demands(input.models.size());
+  for (size_t i = 0; i < input.models.size(); ++i) {
+    const ArbiterModel& model = input.models[i];
+    if (model.running > 0) demands[i].band = static_cast<int>(model.running_sla);
+  }
+  for (const QueuedView& each : input.queued) {
+    Demand& demand = demands[static_cast<size_t>(each.model)];
+    ++demand.waiting;
+    demand.oldest_us = std::min(demand.oldest_us, each.arrived_us);
+    demand.band = std::min(demand.band, Band(options, each.sla, input.now_us - each.arrived_us));
+  }
+  return demands;
+}
+
+bool HasWork(const ArbiterModel& model, const Demand& demand) {
+  return model.running > 0 || demand.waiting > 0;
+}
+
+// The next model beside the current one; -1: none has work.
+int32_t Best(const ArbiterOptions& options, const ArbiterInput& input,
+             std::span<const Demand> demands) {
+  int band = kNoBand;
+  double most_rate = 0, most_wait = 0;
+  auto rate_of = [&](size_t i) {
+    // A tenth of a second stands for what a switch costs beside the bytes.
+    return demands[i].waiting / (0.1 + static_cast<double>(input.models[i].load_us) * 1e-6);
+  };
+  auto wait_of = [&](size_t i) {
+    return static_cast<double>(input.now_us - input.models[i].waiting_since_us);
+  };
+  auto candidate = [&](size_t i) {
+    return static_cast<int32_t>(i) != input.current && HasWork(input.models[i], demands[i]);
+  };
+  for (size_t i = 0; i < demands.size(); ++i) {
+    if (!candidate(i) || demands[i].band > band) continue;
+    if (demands[i].band < band) most_rate = most_wait = 0;
+    band = demands[i].band;
+    most_rate = std::max(most_rate, rate_of(i));
+    most_wait = std::max(most_wait, wait_of(i));
+  }
+  int32_t best = -1;
+  double best_score = -1;
+  for (size_t i = 0; i < demands.size(); ++i) {
+    if (!candidate(i) || demands[i].band != band) continue;
+    double score = 0;
+    // Who has waited too long goes first, whatever else would be cheaper.
+    const bool overdue = wait_of(i) >= static_cast<double>(options.max_wait_us);
+    if (overdue) score += 1 + options.qps_weight + options.latency_weight + wait_of(i) / most_wait;
+    if (most_rate > 0) score += options.qps_weight * rate_of(i) / most_rate;
+    if (most_wait > 0) score += options.latency_weight * wait_of(i) / most_wait;
+    if (score > best_score) {
+      best_score = score;
+      best = static_cast<int32_t>(i);
+    }
+  }
+  return best;
+}
+
+// The model with work that has waited longest, beside the current one: for models that take turns.
+int32_t LongestWaiting(const ArbiterInput& input, std::span<const Demand> demands) {
+  int32_t best = -1;
+  for (size_t i = 0; i < demands.size(); ++i) {
+    if (static_cast<int32_t>(i) == input.current || !HasWork(input.models[i], demands[i])) continue;
+    if (best < 0 || input.models[i].waiting_since_us <
+                        input.models[static_cast<size_t>(best)].waiting_since_us) {
+      best = static_cast<int32_t>(i);
+    }
+  }
+  return best;
+}
+
+void ChooseModel(const ArbiterOptions& options, const ArbiterInput& input,
+                 std::span<const Demand> demands, ArbiterDecision* decision) {
+  uint64_t kv_bytes = 0, weight_bytes = 0;
+  for (size_t i = 0; i < input.models.size(); ++i) {
+    kv_bytes += input.models[i].kv_bytes;
+    const bool current = static_cast<int32_t>(i) == input.current;
+    if (current || HasWork(input.models[i], demands[i])) {
+      weight_bytes += input.models[i].weight_bytes;
+    }
+  }
+  const bool has_current =
+      input.current >= 0 && static_cast<size_t>(input.current) < input.models.size();
+  if (has_current && weight_bytes + kv_bytes <= input.budget_bytes) {
+    // All fit: the one that has waited longest is the next in the round.
+    decision->model = LongestWaiting(input, demands);
+    const auto at = static_cast<size_t>(input.current);
+    if (decision->model < 0 && HasWork(input.models[at], demands[at])) {
+      decision->model = input.current;
+    }
+    return;
+  }
+  const int32_t other = Best(options, input, demands);
+  if (!has_current) {
+    decision->model = other;
+    return;
+  }
+  const ArbiterModel& current = input.models[static_cast<size_t>(input.current)];
+  const Demand& demand = demands[static_cast<size_t>(input.current)];
+  const bool busy = HasWork(current, demand);
+  if (other < 0) {
+    decision->model = busy ? input.current : -1;
+    return;
+  }
+  const ArbiterModel& next = input.models[static_cast<size_t>(other)];
+  const int64_t waited_us = input.now_us - next.waiting_since_us;
+  const bool better = busy && demands[static_cast<size_t>(other)].band < demand.band;
+  const bool due = waited_us >= options.max_wait_us || better;
+  if (!busy) {
+    const int64_t linger_left = input.last_work_us + options.linger_us - input.now_us;
+    if (!due && linger_left > 0) {
+      decision->wait_us = linger_left;
+    } else {
+      decision->model = other;
+    }
+    return;
+  }
+  const bool resident_long_enough = input.now_us - input.turn_since_us >= options.min_residency_us;
+  if (!due || !resident_long_enough) {
+    decision->model = input.current;
+    return;
+  }
+  // The other's turn has come. Running requests pause with their KV kept if there is room for it
+  // beside the other's weights; else they run to their end and nobody new joins them. If that takes
+  // too long, they give way: their KV moves down or is dropped as the other needs the room.
+  const bool too_long = waited_us >= 2 * options.max_wait_us;
+  if (too_long || current.running == 0 || kv_bytes + next.weight_bytes <= input.budget_bytes) {
+    decision->model = other;
+  } else {
+    decision->model = input.current;
+    decision->admit = false;
+  }
+}
+
+struct Candidate {
+  int band;
+  int64_t arrived_us;
+  int32_t index;
+  bool operator<(const Candidate& other) const {
+    return std::tie(band, arrived_us, index) < std::tie(other.band, other.arrived_us, other.index);
+  }
+};
+
+void ChooseRequests(const ArbiterOptions& options, const ArbiterInput& input,
+                    ArbiterDecision* decision) {
+  const ArbiterModel& model = input.models[static_cast<size_t>(decision->model)];
+  const auto room = static_cast<size_t>(std::max(0, options.max_batch - model.running));
+  if (room == 0 || !decision->admit) return;
+  std::vector<std::vector<Candidate>> by_tenant(input.tenants.size());
+  for (size_t i = 0; i < input.queued.size(); ++i) {
+    const QueuedView& each = input.queued[i];
+    if (each.model != decision->model) continue;
+    by_tenant[static_cast<size_t>(each.tenant)].push_back(
+        {Band(options, each.sla, input.now_us - each.arrived_us), each.arrived_us,
+         static_cast<int32_t>(i)});
+  }
+  // Of each tenant no more than the room is ever looked at.
+  std::vector<size_t> next(by_tenant.size(), 0);
+  std::vector<ArbiterTenant> tenants(input.tenants.begin(), input.tenants.end());
+  for (auto& list : by_tenant) {
+    const size_t kept = std::min(room, list.size());
+    std::partial_sort(list.begin(), list.begin() + static_cast<ptrdiff_t>(kept), list.end());
+    list.resize(kept);
+  }
+  // What one more request counts for among requests whose lengths nobody knows yet.
+  constexpr double kExpectedTokens = 256;
+  while (decision->order.size() < room) {
+    int32_t best = -1;
+    for (size_t t = 0; t < by_tenant.size(); ++t) {
+      if (next[t] == by_tenant[t].size()) continue;
+      if (options.tenant_running > 0 && tenants[t].running >= options.tenant_running) continue;
+      if (best >= 0) {
+        const auto b = static_cast<size_t>(best);
+        const Candidate &mine = by_tenant[t][next[t]], &theirs = by_tenant[b][next[b]];
+        const double my_share = tenants[t].served / tenants[t].weight;
+        const double their_share = tenants[b].served / tenants[b].weight;
+        if (std::tie(mine.band, my_share, mine.arrived_us, mine.index) >=
+            std::tie(theirs.band, their_share, theirs.arrived_us, theirs.index)) {
+          continue;
+        }
+      }
+      best = static_cast<int32_t>(t);
+    }
+    if (best < 0) return;
+    const auto t = static_cast<size_t>(best);
+    decision->order.push_back(by_tenant[t][next[t]++].index);
+    tenants[t].served += kExpectedTokens;
+    ++tenants[t].running;
+  }
+}
+
+}  // namespace
+
+int Band(const ArbiterOptions& options, SlaClass sla, int64_t waited_us) {
+  const int band = static_cast<int>(sla);
+  if (options.aging_us <= 0 || waited_us < options.aging_us) return band;
+  return static_cast<int>(std::max<int64_t>(0, band - waited_us / options.aging_us));
+}
+
+ArbiterDecision Arbitrate(const ArbiterOptions& options, const ArbiterInput& input) {
+  ArbiterDecision decision;
+  const std::vector<Demand> demands = Sum(options, input);
+  ChooseModel(options, input, demands, &decision);
+  if (decision.model >= 0) ChooseRequests(options, input, &decision);
+  return decision;
+}
+
+}  // namespace terrace::scheduler

@@ -1,0 +1,89 @@
+// The arbiter's decision: which model runs next, and which waiting requests it takes in, in which
+// order. A pure function of a snapshot, so that the simulator and a replay of a trace can run the
+// very decision that the server makes. O(requests + models), with no allocation but the result's.
+//
+// The rules, in order:
+// - SLA classes are strict bands: a waiting realtime request comes before any standard one. Each
+//   `aging_us` of waiting lifts a request by one band, so that nothing starves.
+// - Models whose weights and KV fit the budget together take turns by step. Else one model has the
+//   turn and keeps it while it has work, at least `min_residency_us`, until another's best request
+//   is in a better band, or one has waited `max_wait_us`; so each load serves as many requests as
+//   it can, and A-B-A-C thrash is bounded.
+// - Among the others the next is the one of the best band; within a band, the highest of
+//   qps_weight x (waiting requests per second of loading) + latency_weight x (longest wait), each
+//   as a share of the largest among the candidates.
+// - A model takes in requests by band, then the tenant that has been served least for its weight,
+//   then arrival. Tenants at their limit of running requests wait.
+#ifndef TERRACE_SCHEDULER_ARBITER_H_
+#define TERRACE_SCHEDULER_ARBITER_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "request/request.h"
+
+namespace terrace::scheduler {
+
+struct ArbiterOptions {
+  int64_t max_wait_us = 2'000'000;
+  // A model that just ran out of work keeps the turn this long: its client's next request is often
+  // on its way, and a switch costs more.
+  int64_t linger_us = 20'000;
+  int64_t min_residency_us = 0;
+  int64_t aging_us = 30'000'000;  // 0: never
+  double qps_weight = 0.7;
+  double latency_weight = 0.3;
+  int32_t max_batch = 16;      // running requests of one model
+  int32_t tenant_running = 0;  // running requests of one tenant; 0: no limit
+};
+
+// A waiting request.
+struct QueuedView {
+  int32_t model = 0;   // index
+  int32_t tenant = 0;  // index
+  SlaClass sla = SlaClass::kStandard;
+  int64_t arrived_us = 0;
+};
+
+struct ArbiterModel {
+  int32_t running = 0;
+  SlaClass running_sla = SlaClass::kBatch;  // the best of what runs
+  int64_t waiting_since_us = 0;             // since when it has had work without a step
+  uint64_t weight_bytes = 0;
+  uint64_t kv_bytes = 0;  // of its running requests
+  int64_t load_us = 0;    // to bring the weights that are missing
+};
+
+struct ArbiterTenant {
+  double served = 0;  // tokens
+  double weight = 1;  // > 0: its share
+  int32_t running = 0;
+};
+
+struct ArbiterInput {
+  int64_t now_us = 0;
+  uint64_t budget_bytes = 0;  // for weights and KV
+  int32_t current = -1;       // index of the model that has the turn; -1: none
+  int64_t turn_since_us = 0;  // since when
+  int64_t last_work_us = 0;   // when it last did a step
+  std::span<const ArbiterModel> models;
+  std::span<const QueuedView> queued;
+  std::span<const ArbiterTenant> tenants;
+};
+
+struct ArbiterDecision {
+  int32_t model = -1;          // to run a step of; -1: nothing to do now
+  bool admit = true;           // whether it may take in waiting requests
+  int64_t wait_us = -1;        // with model -1: look again after this long; -1: on a change
+  std::vector<int32_t> order;  // indices of `queued` to take in, as many as the batch has room for
+};
+
+ArbiterDecision Arbitrate(const ArbiterOptions& options, const ArbiterInput& input);
+
+// 0 (realtime) to 2 (batch) after aging.
+int Band(const ArbiterOptions& options, SlaClass sla, int64_t waited_us);
+
+}  // namespace terrace::scheduler
+
+#endif  // TERRACE_SCHEDULER_ARBITER_H_

@@ -1,0 +1,209 @@
+// What runs next: the snapshot that the arbiter decides on, and what follows from its decision; who
+// has waited longer than its contract allows; what tenants have been served.
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "base/retry_after.h"
+#include "base/status.h"
+#include "scheduler/scheduler_impl.h"
+
+namespace terrace::scheduler {
+namespace {
+
+// Ends are counted with this half-life (as a time constant), for the rate of the last while.
+constexpr double kRateSeconds = 30;
+// Told before any request has ended.
+constexpr int kUnknownWaitSeconds = 5;
+constexpr int kMostWaitSeconds = 600;
+
+}  // namespace
+
+void SchedulerImpl::ViewLocked(View* view) {
+  std::map<std::string_view, int32_t> tenant_index;
+  auto tenant_of = [&](const LiveRequest& live) {
+    mutex_.AssertHeld();
+    const auto [entry, added] =
+        tenant_index.emplace(live.request->tenant, static_cast<int32_t>(view->tenants.size()));
+    if (added) view->tenants.push_back({.served = tenants_[live.request->tenant]});
+    return entry->second;
+  };
+  for (const auto& [name, queue] : queues_) CollectKvLocked(queue.get());
+  LetInEarlyLocked();
+  for (const auto& [name, queue] : queues_) {
+    ArbiterModel model{.waiting_since_us = queue->waiting_since_us,
+                       .weight_bytes = queue->model->weights().total_bytes(),
+                       .kv_bytes = queue->booked_kv_bytes(),
+                       .load_us = name == current_ ? 0 : queue->load_us};
+    const auto index = static_cast<int32_t>(view->models.size());
+    for (const auto& live : queue->running) {
+      ArbiterTenant& tenant = view->tenants[static_cast<size_t>(tenant_of(*live))];
+      ++tenant.running;
+      tenant.served += static_cast<double>(live->tokens.size());
+      if (!live->can_step()) continue;
+      ++model.running;
+      model.running_sla = std::min(model.running_sla, live->request->sla);
+    }
+    for (const auto& live : queue->waiting) {
+      view->queued.push_back({.model = index,
+                              .tenant = tenant_of(*live),
+                              .sla = live->request->sla,
+                              .arrived_us = live->submitted_us});
+      view->waiting.push_back(live.get());
+      const int64_t deadline_us = DeadlineUs(*live);
+      if (deadline_us > 0 && (view->deadline_us == 0 || deadline_us < view->deadline_us)) {
+        view->deadline_us = deadline_us;
+      }
+    }
+    if (name == current_) view->current = index;
+    view->models.push_back(model);
+    view->names.push_back(&name);
+  }
+  active_tenants_.clear();
+  least_served_ = 0;
+  for (const auto& [tenant, index] : tenant_index) {
+    const double served = view->tenants[static_cast<size_t>(index)].served;
+    least_served_ = active_tenants_.empty() ? served : std::min(least_served_, served);
+    active_tenants_.emplace(tenant);
+  }
+}
+
+ArbiterDecision SchedulerImpl::DecideLocked() {
+  View view;
+  ViewLocked(&view);
+  const int64_t now_us = clock_->NowUs();
+  ArbiterDecision decision = Arbitrate(arbiter_options_, {.now_us = now_us,
+                                                          .budget_bytes = Budget(),
+                                                          .current = view.current,
+                                                          .turn_since_us = turn_since_us_,
+                                                          .last_work_us = last_work_us_,
+                                                          .models = view.models,
+                                                          .queued = view.queued,
+                                                          .tenants = view.tenants});
+  if (decision.model < 0) {
+    if (view.deadline_us > 0) {
+      const int64_t left_us = std::max<int64_t>(0, view.deadline_us - now_us);
+      decision.wait_us = decision.wait_us < 0 ? left_us : std::min(decision.wait_us, left_us);
+    }
+    return decision;
+  }
+  const std::string& chosen = *view.names[static_cast<size_t>(decision.model)];
+  if (chosen != current_) {
+    if (!current_.empty()) ++totals_.model_switches;
+    current_ = chosen;
+    turn_since_us_ = now_us;
+  }
+  std::vector<LiveRequest*> first;
+  for (const int32_t i : decision.order) first.push_back(view.waiting[static_cast<size_t>(i)]);
+  BringForwardLocked(queues_[chosen].get(), first);
+  return decision;
+}
+
+void SchedulerImpl::BringForwardLocked(ModelQueue* queue, std::span<LiveRequest* const> first) {
+  queue->admissible = static_cast<int32_t>(first.size());
+  bool in_order = true;
+  for (size_t i = 0; i < first.size(); ++i) in_order &= queue->waiting[i].get() == first[i];
+  if (in_order) return;
+  std::deque<std::unique_ptr<LiveRequest>> reordered(first.size());
+  for (auto& live : queue->waiting) {
+    const auto place = std::find(first.begin(), first.end(), live.get());
+    if (place != first.end()) {
+      reordered[static_cast<size_t>(place - first.begin())] = std::move(live);
+    } else {
+      reordered.push_back(std::move(live));
+    }
+  }
+  queue->waiting = std::move(reordered);
+}
+
+int64_t SchedulerImpl::DeadlineUs(const LiveRequest& live) {
+  const int64_t wait_us = live.request->swap.max_wait_us;
+  // Once it has begun it is let end, also if it had to give way meanwhile.
+  return wait_us < 0 || live.started_us > 0 ? 0 : live.submitted_us + wait_us;
+}
+
+void SchedulerImpl::CollectOverdueLocked(Finished* finished) {
+  const int64_t now_us = clock_->NowUs();
+  for (auto& [name, queue] : queues_) {
+    bool changed = false;
+    for (auto it = queue->waiting.begin(); it != queue->waiting.end();) {
+      const int64_t deadline_us = DeadlineUs(**it);
+      if (deadline_us == 0 || deadline_us > now_us) {
+        ++it;
+        continue;
+      }
+      const int expected_s = ExpectedWaitSecondsLocked();
+      absl::Status status = absl::UnavailableError(fmt::format(
+          "model '{}' did not get its turn within the {:.1f} s that the request may "
+          "wait; about {} s more are expected",
+          name, static_cast<double>((*it)->request->swap.max_wait_us) * 1e-6, expected_s));
+      SetRetryAfter(expected_s, &status);
+      std::unique_ptr<LiveRequest> live = std::move(*it);
+      it = queue->waiting.erase(it);
+      --waiting_;
+      live_.erase(live->request->id);
+      ++finishing_;
+      FinishInfo info = Info(*live, FinishReason::kError, std::move(status));
+      finished->emplace_back(std::move(live), std::move(info));
+      changed = true;
+    }
+    if (changed) SetQueueGaugesLocked(*queue);
+  }
+}
+
+absl::Status SchedulerImpl::CheckContractLocked(const ModelQueue& queue, const Request& request) {
+  if (!request.swap.warm_only) return absl::OkStatus();
+  const std::string& name = queue.model->name();
+  for (const tier::ModelState& model : engine_->manager()->Snapshot().models) {
+    // All but what a long prompt may have pushed out for a moment.
+    if (model.name == name && model.resident_bytes >= model.bytes - model.bytes / 20) {
+      return absl::OkStatus();
+    }
+  }
+  const auto load_s =
+      std::max<int>(1, static_cast<int>(std::ceil(static_cast<double>(queue.load_us) * 1e-6)));
+  absl::Status status = absl::UnavailableError(fmt::format(
+      "model '{}' is not in device memory, and the request is for a warm model only; loading it "
+      "takes about {} s",
+      name, load_s));
+  SetRetryAfter(load_s, &status);
+  return status;
+}
+
+void SchedulerImpl::NoteArrivalLocked(const std::string& tenant) {
+  // Who was idle does not get to catch up on the time: it begins level with the least served of
+  // those at work.
+  double& served = tenants_[tenant];
+  if (!active_tenants_.contains(tenant)) served = std::max(served, least_served_);
+}
+
+void SchedulerImpl::NoteEndLocked(ModelQueue* queue, const LiveRequest& live) {
+  tenants_[live.request->tenant] += static_cast<double>(live.tokens.size());
+  if (live.swap_us > 0) {
+    queue->load_us = queue->load_us == 0 ? live.swap_us : (queue->load_us + live.swap_us) / 2;
+  }
+  const int64_t now_us = clock_->NowUs();
+  if (first_end_us_ == 0) first_end_us_ = now_us;
+  const double since_s = static_cast<double>(now_us - last_end_us_) * 1e-6;
+  recent_ends_ = recent_ends_ * std::exp(-since_s / kRateSeconds) + 1;
+  last_end_us_ = now_us;
+}
+
+int SchedulerImpl::ExpectedWaitSecondsLocked() const {
+  if (recent_ends_ == 0) return kUnknownWaitSeconds;
+  const int64_t now_us = clock_->NowUs();
+  const double since_s = static_cast<double>(now_us - last_end_us_) * 1e-6;
+  const double age_s = static_cast<double>(now_us - first_end_us_) * 1e-6;
+  // The weights of a decaying count add up to the time constant once it has run for a while.
+  const double span_s = std::max(0.1, kRateSeconds * (1 - std::exp(-age_s / kRateSeconds)));
+  const double rate = recent_ends_ * std::exp(-since_s / kRateSeconds) / span_s;
+  const double wait_s = (waiting_ + 1) / std::max(rate, 1e-3);
+  return std::clamp(static_cast<int>(std::ceil(wait_s)), 1, kMostWaitSeconds);
+}
+
+}  // namespace terrace::scheduler

@@ -1,0 +1,39 @@
+// Tells a hung engine from a busy one. Used by one thread.
+#ifndef TERRACE_SERVER_WATCHDOG_H_
+#define TERRACE_SERVER_WATCHDOG_H_
+
+#include <cstdint>
+
+namespace terrace::server {
+
+class Watchdog {
+ public:
+  // What is seen of the engine at one moment.
+  struct Sample {
+    int64_t now_us = 0;
+    bool has_work = false;     // requests are waiting or running
+    int64_t last_step_us = 0;  // clock time of the last finished step
+    uint64_t moved_bytes = 0;  // over all links since start
+    int64_t cpu_us = 0;        // computed by this process since start
+  };
+  // What a busy engine does without finishing a step for long: a long prompt (the processor works)
+  // or a large model on its way (bytes move). The first is believed this many times as long, since
+  // an endless loop looks the same.
+  static constexpr int kComputePatience = 5;
+
+  explicit Watchdog(int64_t timeout_us) : timeout_us_(timeout_us) {}
+
+  // True if the engine is hung: it has had work for the time-out (by kComputePatience while the
+  // processor works) without finishing a step or moving a byte.
+  bool Look(const Sample& sample);
+
+ private:
+  const int64_t timeout_us_;
+  Sample last_;  // the last that showed progress
+  Sample before_;
+  bool seen_ = false;
+};
+
+}  // namespace terrace::server
+
+#endif  // TERRACE_SERVER_WATCHDOG_H_
