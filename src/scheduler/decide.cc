@@ -2,6 +2,7 @@
 // has waited longer than its contract allows; what tenants have been served.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -105,7 +106,9 @@ ArbiterDecision SchedulerImpl::DecideLocked() {
 }
 
 void SchedulerImpl::BringForwardLocked(ModelQueue* queue, std::span<LiveRequest* const> first) {
-  queue->admissible = static_cast<int32_t>(first.size());
+  // Who comes until the step begins may join, unless tenants are held to a number.
+  queue->admissible = arbiter_options_.tenant_running > 0 ? static_cast<int32_t>(first.size())
+                                                          : std::numeric_limits<int32_t>::max();
   bool in_order = true;
   for (size_t i = 0; i < first.size(); ++i) in_order &= queue->waiting[i].get() == first[i];
   if (in_order) return;

@@ -24,52 +24,11 @@
 #include "obs/metrics.h"
 #include "scheduler/arbiter.h"
 #include "scheduler/live_request.h"
+#include "scheduler/model_queue.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/step_budget.h"
 
 namespace terrace::scheduler {
-
-// Tokens of growth booked beyond the prompt when a request is admitted; more is taken as it comes,
-// and the youngest request gives way if it cannot be had.
-inline constexpr int32_t kBookedGrowth = 256;
-
-// One model and its requests.
-struct ModelQueue {
-  ModelQueue(const StepBudget& step_budget, int32_t most_tokens)
-      : budget(step_budget), most_kv_tokens(most_tokens) {}
-
-  std::shared_ptr<engine::EngineModel> model;
-  std::deque<std::unique_ptr<LiveRequest>> waiting;
-  std::vector<std::unique_ptr<LiveRequest>> running;  // oldest first
-  int64_t waiting_since_us = 0;
-  bool removed = false;
-  StepBudget budget;
-  int32_t most_kv_tokens;           // whose KV a sequence holds at any time; what its window leaves
-  double prefill_tokens_per_s = 0;  // moving average; 0: not known yet
-  int64_t load_us = 0;              // that its requests waited for weights; moving average
-  int32_t admissible = 0;           // of the front of `waiting`: what the arbiter lets in
-
-  bool has_work() const { return !waiting.empty() || !running.empty(); }
-  // What a request may come to before anyone is asked to give way. What it has in common with one
-  // that was running before it is booked there.
-  uint64_t BookedBytes(const LiveRequest& live) const {
-    const auto tokens = static_cast<int32_t>(live.tokens.size());
-    const int32_t held =
-        live.kv ? static_cast<int32_t>(live.kv->held_blocks()) * kv::kBlockTokens : 0;
-    const int32_t booked = std::min({live.token_limit, tokens + kBookedGrowth, most_kv_tokens});
-    const uint64_t bytes = model->KvBytes(std::max(held, booked));
-    return bytes - std::min(bytes, model->KvBytes(live.alike));
-  }
-  uint64_t booked_kv_bytes() const {
-    uint64_t bytes = 0;
-    for (const auto& live : running) bytes += BookedBytes(*live);
-    return bytes;
-  }
-  // Seconds to compute one KV block's tokens; 0: not known yet.
-  double BlockSeconds() const {
-    return prefill_tokens_per_s > 0 ? kv::kBlockTokens / prefill_tokens_per_s : 0;
-  }
-};
 
 class SchedulerImpl final : public Scheduler {
  public:
