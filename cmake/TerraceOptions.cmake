@@ -27,6 +27,7 @@ if(TERRACE_SANITIZE STREQUAL "address")
 elseif(TERRACE_SANITIZE STREQUAL "thread")
   add_compile_options(-fsanitize=thread -Wno-tsan)
   add_link_options(-fsanitize=thread)
+  set(TERRACE_SANITIZER_SOURCES ${PROJECT_SOURCE_DIR}/tests/support/tsan_absl.cc)
 endif()
 
 # Coverage feedback for libFuzzer in all our code; the targets are in tests/fuzz.

@@ -34,7 +34,7 @@ function(terrace_test name)
   if(NOT ARG_LABEL)
     set(ARG_LABEL unit)
   endif()
-  add_executable(${name}_test ${sources})
+  add_executable(${name}_test ${sources} ${TERRACE_SANITIZER_SOURCES})
   target_link_libraries(${name}_test PRIVATE ${ARG_DEPS} terrace_flags GTest::gtest GTest::gmock
     GTest::gtest_main)
   target_compile_definitions(${name}_test PRIVATE
