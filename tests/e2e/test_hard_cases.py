@@ -215,7 +215,7 @@ def test_requests_whose_clients_left_are_not_started(servers):
 # ---- A46: a port that is taken ----
 
 
-def test_a_taken_port_is_told_before_anything_else(servers):
+def test_a46_a_taken_port_is_told_before_anything_else(servers):
     server = servers.start({MODEL: TINY[MODEL]}, memory={"device_budget": "64MiB"})
     second = servers.start({MODEL: TINY[MODEL]}, wait=False, server={"port": server.port})
     second.folder.mkdir(parents=True, exist_ok=True)
@@ -238,7 +238,7 @@ def test_a_taken_port_is_told_before_anything_else(servers):
 # ---- A47: the terminate signal ----
 
 
-def test_terminate_lets_streams_end_and_refuses_what_comes(servers):
+def test_a47_terminate_lets_streams_end_and_refuses_what_comes(servers):
     server = servers.start(TINY, memory={"device_budget": "128MiB"})
     results = {}
     body = LONG | {"n": 16}
@@ -266,7 +266,7 @@ def test_terminate_lets_streams_end_and_refuses_what_comes(servers):
     assert server.process.wait(20) == 0
 
 
-def test_an_idle_server_ends_at_once(servers):
+def test_a47_an_idle_server_ends_at_once(servers):
     server = servers.start({MODEL: TINY[MODEL]}, memory={"device_budget": "64MiB"})
     idle = server.connect()
     idle.request("GET", "/health")
@@ -279,7 +279,7 @@ def test_an_idle_server_ends_at_once(servers):
 # ---- A49: health and metrics ----
 
 
-def test_metrics_are_read_by_the_official_parser(tiny):
+def test_a49_metrics_are_read_by_the_official_parser(tiny):
     from prometheus_client.parser import text_string_to_metric_families
 
     port = tiny.config["server"]["metrics_port"]
@@ -292,9 +292,9 @@ def test_metrics_are_read_by_the_official_parser(tiny):
         assert ":" not in family.name
 
 
-def test_health_answers_during_a_long_prompt(tiny):
+def test_a49_health_answers_during_a_long_prompt(tiny):
     big = LONG | {"messages": [{"role": "user", "content": "word " * 200_000}]}
-    clients = [raw(tiny, LONG | {"stream": True}) for _ in range(30)] + [raw(tiny, big)]
+    clients = [raw(tiny, LONG | {"stream": True}) for _ in range(200)] + [raw(tiny, big)]
     best = 10
     for _ in range(20):
         start = time.monotonic()
