@@ -183,6 +183,7 @@ class StreamInfer final : public grpc::ServerBidiReactor<inference::ModelInferRe
       if (cancelled_) relay->MarkGone();
     }
     absl::MutexLock lock(&mutex_);
+    if (finished_) return;  // no operation may begin after Finish
     if (in_flight_ < kMaxInFlight) {
       StartRead(&message_);
     } else {
