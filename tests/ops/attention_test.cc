@@ -146,6 +146,30 @@ TEST_P(AttentionTest, AllKvTypes) {
 
 TEST_P(AttentionTest, LongContext) { Check({4, 2, 64, 64}, 1100, {1024, 75, 1}); }
 
+// Answers must not depend on which rows share a step: each row's arithmetic is its own.
+TEST_P(AttentionTest, ManyRowsGiveTheBitsOfEachAlone) {
+  constexpr int kTokens = 150;
+  for (const Shape& shape :
+       {Shape{8, 2, 64, 64}, Shape{6, 1, 40, 24, KvDType::kI8, 37, 0, true},
+        Shape{4, 2, 32, 32, KvDType::kF16, 20, 5.0f}, Shape{16, 1, 64, 48, KvDType::kF32}}) {
+    SCOPED_TRACE(testing::Message() << ShapeName(shape) << " seed 43");
+    Random random(43);
+    std::vector<float> q(static_cast<size_t>(kTokens * shape.heads * shape.key_dim));
+    std::vector<float> k(static_cast<size_t>(kTokens * shape.kv_heads * shape.key_dim));
+    std::vector<float> v(static_cast<size_t>(kTokens * shape.kv_heads * shape.value_dim));
+    std::vector<float> sinks(static_cast<size_t>(shape.heads), 0.5f);
+    for (std::vector<float>* values : {&q, &k, &v}) {
+      for (float& x : *values) x = random.Signed() * 2;
+    }
+    ThreadTeam team(2);
+    const auto cpu = MustCreate(GetParam(), &team);
+    const auto alone = RunChunks(*cpu, shape, q, k, v, sinks, std::vector<int>(kTokens, 1));
+    for (const std::vector<int>& chunks : {std::vector<int>{kTokens}, {100, 17, 33}, {5, 3, 142}}) {
+      EXPECT_EQ(RunChunks(*cpu, shape, q, k, v, sinks, chunks), alone) << chunks[0];
+    }
+  }
+}
+
 TEST_P(AttentionTest, SequencesOfABatchDoNotSeeEachOtherAndResultsDoNotDependOnThem) {
   const KvGeometry geometry = {1, 2, 64, 64, KvDType::kF16};
   constexpr int kHeads = 4;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "base/units.h"
 #include "fmt/format.h"
 #include "ops/check.h"
 #include "ops/cpu/kernels.h"
@@ -433,9 +434,13 @@ absl::Status CpuBackend::Attention(Matrix q, const AttentionParams& params,
   for (const SequenceRows& s : batch.sequences) pairs += s.rows > 0 ? geometry.kv_heads : 0;
   for (const SequenceRows& s : batch.sequences) {
     const int64_t units = int64_t{s.rows} * group;
-    int64_t step = cpu::kAttentionUnits * 4;
+    int64_t step = cpu::kAttentionTask;
     if (pairs < 2 * team_->size()) {
-      step = std::min<int64_t>(cpu::kAttentionUnits, (units + team_->size() - 1) / team_->size());
+      const int64_t share = (units + team_->size() - 1) / team_->size();
+      step = share <= cpu::kAttentionUnits
+                 ? share
+                 : std::min<int64_t>(step,
+                                     AlignUp(static_cast<uint64_t>(share), cpu::kAttentionUnits));
     }
     // Units at the end see the most keys: they go first.
     for (int64_t first = units > 0 ? (units - 1) / step * step : -1; first >= 0; first -= step) {

@@ -80,12 +80,17 @@ struct AttentionArgs {
   const float* sinks;  // [group] or null
   float* scratch;      // AttentionScratch() floats, this thread's own
 };
-// Query units (row, head) that one pass over keys and values serves.
+// Query units (row, head) that keys and values in registers serve, and those that share one pass
+// over keys and values.
 inline constexpr int kAttentionUnits = 8;
+inline constexpr int kAttentionTask = 64;
 inline constexpr int kAttentionChunk = 64;  // keys between two corrections of the running maximum
 inline constexpr int64_t AttentionScratch(int32_t key_dim, int32_t value_dim) {
-  return int64_t{kAttentionUnits} * (key_dim + value_dim + 2 * kLanes + kAttentionChunk) +
-         2 * kLanes;
+  const int64_t units = int64_t{kAttentionTask} * (key_dim + value_dim + kLanes + 1);
+  const int64_t scores = int64_t{kAttentionUnits} * kAttentionChunk;
+  const int64_t chunk = int64_t{kAttentionChunk} * (key_dim + value_dim) +
+                        kAttentionChunk / kKvBlockTokens * 2 * kLanes;
+  return units + scores + chunk + 2 * kLanes;
 }
 
 struct Kernels {

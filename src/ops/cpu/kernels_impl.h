@@ -773,7 +773,7 @@ struct AttentionState {
   float* score;    // [units][kAttentionChunk]
   float* sum;      // [units][kLanes]
   float* top;      // [units]
-  int32_t blocks;  // KV blocks that hold keys the last unit sees
+  int32_t blocks;  // KV blocks that hold keys the last unit sees: what may be asked for ahead
 };
 
 // Blocks between what is computed and what is asked for from memory.
@@ -782,7 +782,7 @@ inline constexpr int kAheadBlocks = kAttentionChunk / kKvBlockTokens;
 inline constexpr int kUnits = kTileRows > 4 ? kAttentionUnits : kAttentionUnits / 2;
 
 // Scores of kBlocks KV blocks (16 keys each) for kUnitsNow units.
-template <KvDType kType, int kUnitsNow, int kBlocks>
+template <KvDType kType, bool kScaled, bool kAhead, int kUnitsNow, int kBlocks>
 inline void ScoreBlocks(const AttentionArgs& a, const AttentionState& s, int32_t block, int slot) {
   F acc[kUnitsNow][kBlocks];
   const std::byte* tile[kBlocks];
@@ -795,18 +795,20 @@ inline void ScoreBlocks(const AttentionArgs& a, const AttentionState& s, int32_t
   // A block's tile is not followed by the next block's in memory: the hardware does not see it
   // coming.
   constexpr int kStepBytes = kKvBlockTokens * static_cast<int>(KvElementBytes(kType));
-  const std::byte* next[kBlocks];
+  [[maybe_unused]] const std::byte* next[kBlocks];
+  if constexpr (kAhead) {
 #pragma GCC unroll 16
-  for (int j = 0; j < kBlocks; ++j) {
-    const int32_t ahead = block + j + kAheadBlocks;
-    next[j] = ahead < s.blocks ? a.blocks[ahead] + a.key_offset : tile[j];
+    for (int j = 0; j < kBlocks; ++j) {
+      const int32_t ahead = block + j + kAheadBlocks;
+      next[j] = ahead < s.blocks ? a.blocks[ahead] + a.key_offset : tile[j];
+    }
   }
   for (int32_t d = 0; d < a.key_dim; ++d) {
     F k[kBlocks];
 #pragma GCC unroll 16
     for (int j = 0; j < kBlocks; ++j) {
       k[j] = LoadKv<kType>(tile[j], int64_t{d} * kKvBlockTokens);
-      PrefetchFar(next[j] + int64_t{d} * kStepBytes);
+      if constexpr (kAhead) PrefetchFar(next[j] + int64_t{d} * kStepBytes);
     }
 #pragma GCC unroll 16
     for (int u = 0; u < kUnitsNow; ++u) {
@@ -818,13 +820,13 @@ inline void ScoreBlocks(const AttentionArgs& a, const AttentionState& s, int32_t
 #pragma GCC unroll 16
   for (int j = 0; j < kBlocks; ++j) {
     F scale = Set1(1.0f);
-    if constexpr (kType == KvDType::kI8) {
-      scale = Load(reinterpret_cast<const float*>(tile[j] + int64_t{a.key_dim} * kKvBlockTokens));
+    if constexpr (kScaled) {
+      scale = Load(reinterpret_cast<const float*>(tile[j] + int64_t{a.key_dim} * kStepBytes));
     }
 #pragma GCC unroll 16
     for (int u = 0; u < kUnitsNow; ++u) {
       F x = acc[u][j];
-      if constexpr (kType == KvDType::kI8) x = Mul(x, scale);
+      if constexpr (kScaled) x = Mul(x, scale);
       if (a.softcap > 0) x = Mul(Set1(a.softcap), Tanh(Div(x, Set1(a.softcap))));
       Store(s.score + u * kAttentionChunk + (slot + j) * kLanes, x);
     }
@@ -871,7 +873,7 @@ inline void WeighChunk(const AttentionArgs& a, const AttentionState& s, int unit
 }
 
 // output += weights x values for kVectors x 16 dimensions from `d`, keys [low, high) of the chunk.
-template <KvDType kType, int kUnitsNow, int kVectors>
+template <KvDType kType, bool kAhead, int kUnitsNow, int kVectors>
 inline void AddValues(const AttentionArgs& a, const AttentionState& s, int32_t first_block,
                       int32_t low, int32_t high, int32_t d) {
   F acc[kUnitsNow][kVectors];
@@ -891,14 +893,19 @@ inline void AddValues(const AttentionArgs& a, const AttentionState& s, int32_t f
     const int32_t end = high < limit ? high : limit;
     const int64_t at = offset + (begin % kKvBlockTokens) * row_bytes;
     const std::byte* row = a.blocks[first_block + block] + a.value_offset + at;
-    const int32_t ahead = first_block + block + kAheadBlocks;
-    const std::byte* next = ahead < s.blocks ? a.blocks[ahead] + a.value_offset + at : row;
+    [[maybe_unused]] const std::byte* next = row;
+    if constexpr (kAhead) {
+      const int32_t ahead = first_block + block + kAheadBlocks;
+      if (ahead < s.blocks) next = a.blocks[ahead] + a.value_offset + at;
+    }
     for (int32_t t = begin; t < end; ++t, row += row_bytes, next += row_bytes) {
       F v[kVectors];
 #pragma GCC unroll 16
       for (int j = 0; j < kVectors; ++j) {
         v[j] = LoadKv<kType>(row + j * kVectorBytes, 0);
-        if (j * kVectorBytes % 64 == 0) PrefetchFar(next + j * kVectorBytes);
+        if constexpr (kAhead) {
+          if (j * kVectorBytes % 64 == 0) PrefetchFar(next + j * kVectorBytes);
+        }
       }
 #pragma GCC unroll 16
       for (int u = 0; u < kUnitsNow; ++u) {
@@ -918,13 +925,14 @@ inline void AddValues(const AttentionArgs& a, const AttentionState& s, int32_t f
   }
 }
 
-template <KvDType kType, int kUnitsNow>
+template <KvDType kType, bool kScaled, bool kAhead, int kUnitsNow>
 inline void AddAllValues(const AttentionArgs& a, const AttentionState& s, int32_t first_block,
                          int blocks, int32_t low, int32_t high) {
-  if constexpr (kType == KvDType::kI8) {
+  if constexpr (kScaled) {
+    constexpr int64_t kElement = static_cast<int64_t>(KvElementBytes(kType));
     for (int j = 0; j < blocks; ++j) {
       const F scale = Load(reinterpret_cast<const float*>(
-          a.blocks[first_block + j] + a.value_offset + int64_t{a.value_dim} * kKvBlockTokens));
+          a.blocks[first_block + j] + a.value_offset + a.value_dim * kKvBlockTokens * kElement));
       // Keys outside [low, high) may hold anything.
       const F clean = KeepLanes(scale, low - j * kLanes, high - j * kLanes, Set1(0.0f));
 #pragma GCC unroll 16
@@ -937,10 +945,10 @@ inline void AddAllValues(const AttentionArgs& a, const AttentionState& s, int32_
   constexpr int kVectors = kTileRows <= 4 ? 2 : kUnitsNow <= 2 ? 8 : kUnitsNow <= 4 ? 4 : 2;
   int32_t d = 0;
   for (; d + kVectors * kLanes <= a.value_dim; d += kVectors * kLanes) {
-    AddValues<kType, kUnitsNow, kVectors>(a, s, first_block, low, high, d);
+    AddValues<kType, kAhead, kUnitsNow, kVectors>(a, s, first_block, low, high, d);
   }
   for (; d + kLanes <= a.value_dim; d += kLanes) {
-    AddValues<kType, kUnitsNow, 1>(a, s, first_block, low, high, d);
+    AddValues<kType, kAhead, kUnitsNow, 1>(a, s, first_block, low, high, d);
   }
   for (; d < a.value_dim; ++d) {
     for (int32_t t = low; t < high; ++t) {
@@ -954,40 +962,51 @@ inline void AddAllValues(const AttentionArgs& a, const AttentionState& s, int32_
   }
 }
 
-template <KvDType kType, int kUnitsNow>
-void AttendUnits(const AttentionArgs& a, int64_t first, int count, AttentionState& s) {
-  int32_t position[kUnitsNow];
-#pragma GCC unroll 16
+inline int32_t PositionOf(const AttentionArgs& a, int64_t unit) {
+  return a.start + static_cast<int32_t>(unit / a.group);
+}
+
+// Units past the last repeat it; their results are not written.
+template <int kUnitsNow>
+void BeginUnits(const AttentionArgs& a, const AttentionState& s, int64_t first, int count) {
   for (int u = 0; u < kUnitsNow; ++u) {
-    // Units past the last repeat it; their results are not written.
     const int64_t unit = first + (u < count ? u : count - 1);
-    const int64_t row = unit / a.group;
-    position[u] = a.start + static_cast<int32_t>(row);
-    const float* q = a.q + row * a.q_stride + unit % a.group * a.key_dim;
+    const float* q = a.q + unit / a.group * a.q_stride + unit % a.group * a.key_dim;
     for (int32_t d = 0; d < a.key_dim; ++d) s.query[u * a.key_dim + d] = q[d] * a.scale;
     for (int32_t d = 0; d < a.value_dim; ++d) s.output[u * a.value_dim + d] = 0.0f;
     Store(s.sum + u * kLanes, Set1(0.0f));
     s.top[u] = -__builtin_inff();
   }
-  constexpr int32_t kChunkBlocks = kAttentionChunk / kKvBlockTokens;
-  const int32_t last = position[kUnitsNow - 1];  // units are in order of position
-  s.blocks = last / kKvBlockTokens + 1;
-  const int32_t begin = a.window > 0 && position[0] >= a.window ? position[0] - a.window + 1 : 0;
-  for (int32_t start = begin / kAttentionChunk * kAttentionChunk; start <= last;
-       start += kAttentionChunk) {
-    const int32_t block = start / kKvBlockTokens;
-    const int32_t keys = last + 1 - start < kAttentionChunk ? last + 1 - start : kAttentionChunk;
-    const int blocks = (keys + kKvBlockTokens - 1) / kKvBlockTokens;
-    constexpr int kStep = kUnitsNow <= 4 ? kChunkBlocks : 2;
-    int j = 0;
-    for (; j + kStep <= blocks; j += kStep) {
-      ScoreBlocks<kType, kUnitsNow, kStep>(a, s, block + j, j);
-    }
-    for (; j < blocks; ++j) ScoreBlocks<kType, kUnitsNow, 1>(a, s, block + j, j);
-    for (int u = 0; u < kUnitsNow; ++u) WeighChunk(a, s, u, position[u], start, blocks);
-    const int32_t low = begin > start ? begin - start : 0;
-    AddAllValues<kType, kUnitsNow>(a, s, block, blocks, low, keys);
+}
+
+// One chunk of keys, from position `start` on, for one group of units. `view` holds its blocks from
+// `block` on.
+template <KvDType kType, bool kScaled, bool kAhead, int kUnitsNow>
+void AttendChunk(const AttentionArgs& view, const AttentionState& s, int64_t first, int count,
+                 int32_t start, int32_t block) {
+  constexpr int kChunkBlocks = kAttentionChunk / kKvBlockTokens;
+  const int32_t first_position = PositionOf(view, first);
+  const int32_t last = PositionOf(view, first + count - 1);  // units are in order of position
+  const int32_t begin =
+      view.window > 0 && first_position >= view.window ? first_position - view.window + 1 : 0;
+  if (start > last || start < begin / kAttentionChunk * kAttentionChunk) return;
+  const int32_t keys = last + 1 - start < kAttentionChunk ? last + 1 - start : kAttentionChunk;
+  const int blocks = (keys + kKvBlockTokens - 1) / kKvBlockTokens;
+  constexpr int kStep = kUnitsNow <= 4 ? kChunkBlocks : 2;
+  int j = 0;
+  for (; j + kStep <= blocks; j += kStep) {
+    ScoreBlocks<kType, kScaled, kAhead, kUnitsNow, kStep>(view, s, block + j, j);
   }
+  for (; j < blocks; ++j) ScoreBlocks<kType, kScaled, kAhead, kUnitsNow, 1>(view, s, block + j, j);
+  for (int u = 0; u < kUnitsNow; ++u) {
+    const int64_t unit = first + (u < count ? u : count - 1);
+    WeighChunk(view, s, u, PositionOf(view, unit), start, blocks);
+  }
+  const int32_t low = begin > start ? begin - start : 0;
+  AddAllValues<kType, kScaled, kAhead, kUnitsNow>(view, s, block, blocks, low, keys);
+}
+
+inline void EndUnits(const AttentionArgs& a, const AttentionState& s, int64_t first, int count) {
   for (int u = 0; u < count; ++u) {
     const int64_t unit = first + u;
     const int64_t head = unit % a.group;
@@ -1011,27 +1030,134 @@ void AttendUnits(const AttentionArgs& a, int64_t first, int count, AttentionStat
   }
 }
 
+// Where chunks begin that units from `first` on look at.
+inline int32_t FirstChunk(const AttentionArgs& a, int64_t first) {
+  const int32_t position = PositionOf(a, first);
+  const int32_t begin = a.window > 0 && position >= a.window ? position - a.window + 1 : 0;
+  return begin / kAttentionChunk * kAttentionChunk;
+}
+
+// A few units: keys and values are read as they are stored.
+template <KvDType kType, int kUnitsNow>
+void AttendUnits(const AttentionArgs& a, int64_t first, int count, AttentionState& s) {
+  BeginUnits<kUnitsNow>(a, s, first, count);
+  const int32_t last = PositionOf(a, first + count - 1);
+  s.blocks = last / kKvBlockTokens + 1;
+  for (int32_t start = FirstChunk(a, first); start <= last; start += kAttentionChunk) {
+    AttendChunk<kType, kType == KvDType::kI8, true, kUnitsNow>(a, s, first, count, start,
+                                                               start / kKvBlockTokens);
+  }
+  EndUnits(a, s, first, count);
+}
+
+// Calls use with 1, 2, 4 or kUnits, the least that `count` units take.
+template <typename Use>
+void WithUnits(int count, Use use) {
+  if (count == 1) {
+    use.template operator()<1>();
+  } else if (count == 2) {
+    use.template operator()<2>();
+  } else if (count <= 4) {
+    use.template operator()<4>();
+  } else {
+    use.template operator()<kUnits>();
+  }
+}
+
+// Turns a chunk's keys and values into floats that lie as in blocks of kF32, scales behind them.
+template <KvDType kType>
+void UnpackBlock(const AttentionArgs& a, const std::byte* block, float* to) {
+  constexpr int64_t kElement = static_cast<int64_t>(KvElementBytes(kType));
+  auto unpack = [&](const std::byte* tile, int64_t values) {
+    int64_t i = 0;
+    for (; i + kLanes <= values; i += kLanes) {
+      Store(to + i, LoadKv<kType>(tile, i));
+      if (i * kElement % 64 == 0) PrefetchFar(tile + (i + 16 * kLanes) * kElement);
+    }
+    for (; i < values; ++i) to[i] = LoadKvOne<kType>(tile, i);
+    to += values;
+    if constexpr (kType == KvDType::kI8) {
+      Store(to, Load(reinterpret_cast<const float*>(tile + values)));
+    }
+    to += kLanes;
+  };
+  unpack(block + a.key_offset, int64_t{a.key_dim} * kKvBlockTokens);
+  unpack(block + a.value_offset, int64_t{a.value_dim} * kKvBlockTokens);
+}
+
+// Many units: all of them go through a chunk of keys and values before the next one is read, and
+// share its unpacking. Each unit's arithmetic is that of AttendUnits, in the same order.
+template <KvDType kType>
+void AttendTogether(const AttentionArgs& a, int64_t first, int count) {
+  AttentionState s;
+  s.query = a.scratch;
+  s.output = s.query + kAttentionTask * a.key_dim;
+  s.sum = s.output + kAttentionTask * a.value_dim;
+  s.top = s.sum + kAttentionTask * kLanes;
+  s.score = s.top + kAttentionTask;
+  s.blocks = 0;
+  float* const unpacked = s.score + kUnits * kAttentionChunk;
+  const int64_t block_floats = int64_t{a.key_dim + a.value_dim} * kKvBlockTokens + 2 * kLanes;
+  constexpr int32_t kChunkBlocks = kAttentionChunk / kKvBlockTokens;
+  const std::byte* tiles[kChunkBlocks];
+  for (int32_t j = 0; j < kChunkBlocks; ++j) {
+    tiles[j] = reinterpret_cast<const std::byte*>(unpacked + j * block_floats);
+  }
+  AttentionArgs view = a;
+  view.blocks = tiles;
+  view.key_offset = 0;
+  view.value_offset = (int64_t{a.key_dim} * kKvBlockTokens + kLanes) * sizeof(float);
+  auto each_group = [&](auto use) {
+    for (int u = 0; u < count; u += kUnits) {
+      AttentionState group = s;
+      group.query += u * a.key_dim;
+      group.output += u * a.value_dim;
+      group.sum += u * kLanes;
+      group.top += u;
+      const int units = count - u < kUnits ? count - u : kUnits;
+      WithUnits(units, [&]<int kUnitsNow>() {
+        use.template operator()<kUnitsNow>(group, first + u, units);
+      });
+    }
+  };
+  each_group([&]<int kUnitsNow>(const AttentionState& group, int64_t unit, int units) {
+    BeginUnits<kUnitsNow>(a, group, unit, units);
+  });
+  const int32_t last = PositionOf(a, first + count - 1);
+  for (int32_t start = FirstChunk(a, first); start <= last; start += kAttentionChunk) {
+    const int32_t block = start / kKvBlockTokens;
+    for (int32_t j = 0; j < kChunkBlocks && start + j * kKvBlockTokens <= last; ++j) {
+      UnpackBlock<kType>(a, a.blocks[block + j], unpacked + j * block_floats);
+    }
+    each_group([&]<int kUnitsNow>(const AttentionState& group, int64_t unit, int units) {
+      AttendChunk<KvDType::kF32, kType == KvDType::kI8, false, kUnitsNow>(view, group, unit, units,
+                                                                          start, 0);
+    });
+  }
+  each_group([&]<int kUnitsNow>(const AttentionState& group, int64_t unit, int units) {
+    EndUnits(a, group, unit, units);
+  });
+}
+
 template <KvDType kType>
 void AttendAll(const AttentionArgs& a, int64_t first, int64_t last) {
+  if (last - first > kUnits) {
+    for (int64_t unit = first; unit < last; unit += kAttentionTask) {
+      const int64_t left = last - unit;
+      AttendTogether<kType>(a, unit,
+                            static_cast<int>(left < kAttentionTask ? left : kAttentionTask));
+    }
+    return;
+  }
   AttentionState s;
   s.query = a.scratch;
   s.output = s.query + kUnits * a.key_dim;
   s.score = s.output + kUnits * a.value_dim;
   s.sum = s.score + kUnits * kAttentionChunk;
   s.top = s.sum + kUnits * kLanes;
-  for (int64_t unit = first; unit < last;) {
-    const int count = last - unit < kUnits ? static_cast<int>(last - unit) : kUnits;
-    if (count == 1) {
-      AttendUnits<kType, 1>(a, unit, count, s);
-    } else if (count == 2) {
-      AttendUnits<kType, 2>(a, unit, count, s);
-    } else if (count <= 4) {
-      AttendUnits<kType, 4>(a, unit, count, s);
-    } else {
-      AttendUnits<kType, kUnits>(a, unit, count, s);
-    }
-    unit += count;
-  }
+  const int count = static_cast<int>(last - first);
+  if (count <= 0) return;
+  WithUnits(count, [&]<int kUnitsNow>() { AttendUnits<kType, kUnitsNow>(a, first, count, s); });
 }
 
 void AttentionRange(const AttentionArgs& a, int64_t first, int64_t last) {
