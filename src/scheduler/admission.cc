@@ -125,6 +125,7 @@ void SchedulerImpl::StartLoadLocked(ModelQueue* queue, LiveRequest* live, kv::Ca
                                static_cast<uint32_t>(weights.segments().size()),
                                tier::Priority::kPredicted);
   live->restore = ++last_restore_;
+  live->restore_us = clock_->NowUs();
   ++restores_;
   auto done = [this, id = live->request->id, number = live->restore](kv::Cache::Loaded loaded) {
     OnRestored(id, number, std::move(loaded));
@@ -177,15 +178,19 @@ void SchedulerImpl::LetInEarlyLocked() {
   first->kv->AdoptArriving(std::move(first->arriving));
 }
 
-bool SchedulerImpl::SettleEarlyLocked(const std::vector<LiveRequest*>& step, bool good) {
+bool SchedulerImpl::SettleEarlyLocked(const std::vector<LiveRequest*>& step, bool good,
+                                      int64_t kv_wait_us) {
   bool some = false;
   for (LiveRequest* live : step) {
     if (live->early == 0) continue;
     some = true;
     if (good) {
       CountRestoredLocked(live, live->early, false);
-      AddChoice(live, fmt::format("{} tokens came while the step computed",
-                                  live->early * static_cast<size_t>(kv::kBlockTokens)));
+      AddChoice(live, fmt::format("{} tokens came while the step computed, done in {:.1f} ms, of "
+                                  "that {:.1f} ms waiting",
+                                  live->early * static_cast<size_t>(kv::kBlockTokens),
+                                  static_cast<double>(clock_->NowUs() - live->restore_us) * 1e-3,
+                                  static_cast<double>(kv_wait_us) * 1e-3));
       live->ForgetRestore();
     } else {
       AddChoice(live, "some of it was damaged or gone");
@@ -296,7 +301,7 @@ bool SchedulerImpl::HandleStepError(ModelQueue* queue, const std::vector<LiveReq
     stepping_.clear();
     last_work_us_ = clock_->NowUs();
     queue->waiting_since_us = last_work_us_;
-    if (absl::IsUnavailable(status) && SettleEarlyLocked(step, false)) return true;
+    if (absl::IsUnavailable(status) && SettleEarlyLocked(step, false, 0)) return true;
     const bool cancelled = absl::IsCancelled(status);
     const bool no_memory = absl::IsResourceExhausted(status);
     // Blocks that are being written down are free in a moment.

@@ -36,6 +36,7 @@ struct LiveRequest {
 
   // KV on its way from below; the request is in no step meanwhile, unless it is let in early.
   uint64_t restore = 0;                   // number of the load that is waited for; 0: none
+  int64_t restore_us = 0;                 // when it began
   bool more_beyond = false;               // behind it there may be more in the remote store
   std::shared_ptr<kv::Restore> arriving;  // that load, once it has begun; shared with its reads
   size_t early = 0;  // blocks on their way that steps wait for, layer by layer; 0: not let in

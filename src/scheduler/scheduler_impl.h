@@ -106,7 +106,7 @@ class SchedulerImpl final : public Scheduler {
   void LetInEarlyLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // After a step with requests that were let in early: their KV has come, or was no good and is
   // forgotten; what of it is good comes with OnRestored. True if some had been let in.
-  bool SettleEarlyLocked(const std::vector<LiveRequest*>& step, bool good)
+  bool SettleEarlyLocked(const std::vector<LiveRequest*>& step, bool good, int64_t kv_wait_us)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountRestoredLocked(LiveRequest* live, size_t blocks, bool remote)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

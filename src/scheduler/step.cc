@@ -187,7 +187,7 @@ bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
   if (!result.ok()) return HandleStepError(queue, work.requests, result.status());
   {
     absl::MutexLock lock(&mutex_);
-    SettleEarlyLocked(work.requests, true);
+    SettleEarlyLocked(work.requests, true, result->kv_wait_us);
   }
   std::vector<std::pair<LiveRequest*, FinishInfo>> ended;
   uint64_t prompt_tokens = 0, generated = 0;
