@@ -193,6 +193,24 @@ TEST_F(RestoreTest, FirstLayersAreThereWhileLaterOnesAreStillRead) {
   restore_.reset();
 }
 
+TEST_F(RestoreTest, LoadingIsChosenOnlyWhereItIsSooner) {
+  Start(kGiB);
+  const LoadChoice first = cache_->Weigh(kBlocks, kBlockBytes, 0);
+  EXPECT_TRUE(first.load) << "how to learn what loads get";
+  EXPECT_EQ(first.why, "loaded: no rates measured yet");
+  Load();
+  done_.WaitForNotification();
+  begun_.WaitForNotification();
+  const LoadChoice slow = cache_->Weigh(kBlocks, kBlockBytes, 1e-9);
+  EXPECT_FALSE(slow.load);
+  EXPECT_EQ(slow.why.rfind("recomputed: loading takes ", 0), 0u) << slow.why;
+  const LoadChoice fast = cache_->Weigh(kBlocks, kBlockBytes, 1e6);
+  EXPECT_TRUE(fast.load);
+  EXPECT_EQ(fast.why.rfind("loaded: loading takes ", 0), 0u) << fast.why;
+  loaded_ = {};
+  restore_.reset();
+}
+
 TEST_F(RestoreTest, ADamagedBlockEndsItAndWhatStandsBeforeIsGood) {
   {
     std::fstream file(PathOf(7), std::ios::in | std::ios::out | std::ios::binary);
