@@ -61,6 +61,10 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> ServedModel::Create(Options o
     if (tokenizer.IsEndOfGeneration(id)) model->end_tokens_.push_back(id);
   }
   model->warnings_ = tokenizer.warnings();
+  ASSIGN_OR_RETURN(const std::vector<std::string>* notes, metadata.GetStrings("terrace.notes"));
+  if (notes != nullptr) {
+    model->warnings_.insert(model->warnings_.end(), notes->begin(), notes->end());
+  }
 
   ASSIGN_OR_RETURN(const std::string source, metadata.GetString(kTemplateKey, ""));
   ChatTemplateOptions words;
@@ -107,26 +111,15 @@ absl::StatusOr<std::vector<int32_t>> ServedModel::EncodeChat(const Conversation&
   // An end token belongs behind a whole text, not between a prompt and its answer.
   ASSIGN_OR_RETURN(std::vector<int32_t> ids,
                    tokenizer_->Encode(std::span<const TextSpan>(spans),
-                                      {.add_special = !tokenizer_->add_eos()}));
-  AddStart(&ids);
+                                      {.add_special = true, .add_end = false}));
   return ids;
 }
 
 absl::StatusOr<std::vector<int32_t>> ServedModel::EncodeText(std::string_view text,
                                                              bool add_special,
                                                              bool parse_special) const {
-  ASSIGN_OR_RETURN(std::vector<int32_t> ids,
-                   tokenizer_->Encode(text, {.add_special = add_special && !tokenizer_->add_eos(),
-                                             .parse_special = parse_special}));
-  if (add_special) AddStart(&ids);
-  return ids;
-}
-
-void ServedModel::AddStart(std::vector<int32_t>* ids) const {
-  if (!tokenizer_->add_bos() || !tokenizer_->bos()) return;
-  if (ids->empty() || ids->front() != *tokenizer_->bos()) {
-    ids->insert(ids->begin(), *tokenizer_->bos());
-  }
+  return tokenizer_->Encode(
+      text, {.add_special = add_special, .add_end = false, .parse_special = parse_special});
 }
 
 }  // namespace terrace::server

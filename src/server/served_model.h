@@ -56,8 +56,6 @@ class ServedModel {
 
  private:
   ServedModel() = default;
-  // Makes sure that the start token comes first, if the model wants one.
-  void AddStart(std::vector<int32_t>* ids) const;
 
   Options options_;
   std::unique_ptr<Tokenizer> tokenizer_;

@@ -113,10 +113,10 @@ class EscapedModel final : public TextModel {
         add_space_prefix_(config.add_space_prefix.value_or(false)),
         merges_(std::move(merges)) {}
 
-  absl::Status Encode(std::string_view text, bool at_start, MergeScratch* scratch,
+  absl::Status Encode(std::string_view text, bool /*at_start*/, MergeScratch* scratch,
                       EncodeStats* stats, std::vector<int32_t>* ids) const override {
     std::string escaped;
-    if (add_space_prefix_ && at_start) escaped = kVisibleSpace;
+    if (add_space_prefix_) escaped = kVisibleSpace;
     escaped += EscapeSpaces(text);
     const std::string_view view = escaped;
     for (size_t at = 0; at < view.size();) {

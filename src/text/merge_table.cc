@@ -41,6 +41,7 @@ absl::StatusOr<std::unique_ptr<MergeTable>> MergeTable::Create(const TokenizerCo
         fmt::format("tokenizer merges: {} entries, at most {} are accepted", count, kMaxMerges));
   }
   std::unique_ptr<MergeTable> table(new MergeTable);
+  if (config.pipeline) table->continuing_prefix_ = config.pipeline->continuing_prefix;
   table->next_extra_ = vocab.size();
   table->entries_.reserve(count);
   table->ranks_.reserve(count);
@@ -67,7 +68,8 @@ absl::StatusOr<std::unique_ptr<MergeTable>> MergeTable::Create(const TokenizerCo
 void MergeTable::Add(const Vocab& vocab, std::string_view left, std::string_view right) {
   std::string joined;
   joined.reserve(left.size() + right.size());
-  joined.append(left).append(right);
+  const bool continues = !continuing_prefix_.empty() && right.starts_with(continuing_prefix_);
+  joined.append(left).append(continues ? right.substr(continuing_prefix_.size()) : right);
   const uint32_t rank = static_cast<uint32_t>(entries_.size());
   entries_.push_back({Intern(vocab, left), Intern(vocab, right), Intern(vocab, joined)});
   // A pair listed twice keeps its first rank.

@@ -85,6 +85,7 @@ class MergeTable {
   absl::flat_hash_set<uint32_t, PairHash, PairEqual> ranks_{0, PairHash{this}, PairEqual{this}};
   absl::flat_hash_map<std::string, int32_t> extra_;  // Symbols that are no tokens.
   int32_t next_extra_ = 0;
+  std::string continuing_prefix_;  // stands before `right`, and not in what the merge makes
 };
 
 }  // namespace terrace

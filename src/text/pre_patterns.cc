@@ -84,6 +84,24 @@ constexpr std::string_view kDigits3 = R"([0-9][0-9][0-9])";
 constexpr std::string_view kFalconPunctuation = R"([\p{P}\$\+<=>\^~\|`]+)";
 constexpr std::string_view kDefaultPunctuation = R"([\p{P}\$\+<=>\^~\|]+)";
 
+// Numbers in groups of three from the right: a run by itself, then its first one or two digits if
+// they are over, then threes. The look-ahead runs once a run of digits, from its start.
+constexpr std::string_view kGroupsOfThree = R"(^\p{N}{1,2}(?=(?:\p{N}{3})*+$)|\p{N}{3})";
+
+constexpr std::string_view kAfmoeAsian =
+    R"([\x{4e00}-\x{9fff}\x{3400}-\x{4dbf}\x{f900}-\x{faff}\x{3040}-\x{30ff}\x{ff65}-\x{ff9f})"
+    R"(\x{2f00}-\x{2fdf}\x{e40}-\x{eff}\x{1780}-\x{17ff}\x{1000}-\x{109f}\x{aa60}-\x{aa7f})"
+    R"(\x{a9e0}-\x{a9ff}\x{ac00}-\x{d7af}\x{1100}-\x{11ff}]+)";
+
+// GPT-4o's, with runs of Han set apart: letters that are not Han, in words by case.
+constexpr std::string_view kKimiK2 =
+    R"(\p{sc:Han}+|)"
+    R"([^\r\n\p{L}\p{N}]?(?:(?!\p{sc:Han})[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])*)"
+    R"((?:(?!\p{sc:Han})[\p{Ll}\p{Lm}\p{Lo}\p{M}])+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"([^\r\n\p{L}\p{N}]?(?:(?!\p{sc:Han})[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])+)"
+    R"((?:(?!\p{sc:Han})[\p{Ll}\p{Lm}\p{Lo}\p{M}])*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
 const std::vector<PrePatterns>& Families() {
   static const std::vector<PrePatterns> kFamilies = {
       {{"default"}, {kDefaultPunctuation, kGpt2, kNumbers, kDigits3}},
@@ -116,6 +134,14 @@ const std::vector<PrePatterns>& Families() {
        {kNumber, kGpt2}},
       {{"bloom", "poro-chat", "gpt3-finnish"}, {kBloom}},
       {{"viking"}, {kBloom, kNumber}},
+      {{"kimi-k2"}, {kKimiK2}},
+      {{"superbpe"}, {kNumbers, kGroupsOfThree}},
+      {{"afmoe"}, {kNumbers, kGroupsOfThree, kAfmoeAsian, kDeepseekV3}},
+      {{"chameleon"},
+       {R"(<sentinel:[0-9]+>)", R"(IMGIMG[A-I]{1,4}Z)", R"([\t\n]|    |  )", kNumber,
+        R"([\p{P}!-/:-@\[-`{-~])", kGpt2},
+       /*ignore_merges=*/false,
+       /*add_bos=*/true},
   };
   return kFamilies;
 }

@@ -23,10 +23,10 @@ class SpmModel final : public TextModel {
         unknown_(config.unk ? static_cast<int32_t>(*config.unk) : -1),
         add_space_prefix_(add_space_prefix) {}
 
-  absl::Status Encode(std::string_view text, bool at_start, MergeScratch* scratch,
+  absl::Status Encode(std::string_view text, bool /*at_start*/, MergeScratch* scratch,
                       EncodeStats* stats, std::vector<int32_t>* ids) const override {
     std::string escaped;
-    if (add_space_prefix_ && at_start) escaped = kVisibleSpace;
+    if (add_space_prefix_) escaped = kVisibleSpace;
     escaped += EscapeSpaces(text);
 
     scratch->symbols.clear();

@@ -1,5 +1,5 @@
 // What the tokenizer families differ in: how a stretch of ordinary text becomes tokens. Implemented
-// in bpe_model.cc and spm_model.cc. Immutable and thread-safe.
+// in bpe_model.cc, spm_model.cc and pipeline/pipeline_model.cc. Immutable and thread-safe.
 #ifndef TERRACE_TEXT_TEXT_MODEL_H_
 #define TERRACE_TEXT_TEXT_MODEL_H_
 
@@ -22,9 +22,9 @@ class TextModel {
  public:
   virtual ~TextModel() = default;
 
-  // Appends the tokens of `text`, which holds no special tokens. `at_start` says that it stands at
-  // the start of the input or right after a special token. InvalidArgument if the vocabulary cannot
-  // express a byte and has no unknown token.
+  // Appends the tokens of `text`, which holds no special tokens and stands at the start of the
+  // input (`at_start`) or after a special token. InvalidArgument if the vocabulary cannot express a
+  // byte and has no unknown token.
   virtual absl::Status Encode(std::string_view text, bool at_start, MergeScratch* scratch,
                               EncodeStats* stats, std::vector<int32_t>* ids) const = 0;
 
@@ -44,6 +44,10 @@ absl::StatusOr<std::unique_ptr<TextModel>> MakeBpeModel(const TokenizerConfig& c
 // SentencePiece BPE by scores ("llama").
 absl::StatusOr<std::unique_ptr<TextModel>> MakeSpmModel(const TokenizerConfig& config,
                                                         const Vocab* vocab, bool add_space_prefix);
+
+// What a tokenizer.json describes: config.pipeline. `vocab` must outlive the result.
+absl::StatusOr<std::unique_ptr<TextModel>> MakePipelineModel(const TokenizerConfig& config,
+                                                             const Vocab* vocab);
 
 // U+2581, the visible space of SentencePiece.
 inline constexpr std::string_view kVisibleSpace = "\xE2\x96\x81";

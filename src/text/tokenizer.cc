@@ -1,10 +1,12 @@
 #include "text/tokenizer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/status.h"
 #include "base/text.h"
 #include "fmt/format.h"
+#include "text/jinja/utf8.h"
 #include "text/special_matcher.h"
 #include "text/text_model.h"
 #include "text/vocab.h"
@@ -17,14 +19,15 @@ constexpr size_t kMaxSpecialBytes = 1024;
 
 bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-// User-defined tokens that a template writes to part turns and tool results. Other user-defined
-// tokens (runs of spaces, HTML tags) are ordinary text whoever wrote them.
-bool IsMarkerSpelling(std::string_view text) {
-  constexpr std::string_view kBar = "\xEF\xBD\x9C";  // The full-width bar.
-  if (text.starts_with("<|") || text.ends_with("|>")) return true;
-  if (text.find(kBar) != std::string_view::npos) return true;
-  return text == "<tool_call>" || text == "</tool_call>" || text == "<tool_response>" ||
-         text == "</tool_response>";
+bool IsWordCharacter(jinja::CodePoint c) {
+  return c.valid && (c.value == '_' || jinja::IsAlpha(c.value) || jinja::IsDecimal(c.value));
+}
+
+// True if a letter, digit or underscore stands right before or after text[begin, begin + length).
+bool TouchesWord(std::string_view text, size_t begin, size_t length) {
+  const size_t end = begin + length;
+  if (end < text.size() && IsWordCharacter(jinja::DecodeAt(text, end))) return true;
+  return begin > 0 && IsWordCharacter(jinja::DecodeAt(text, jinja::PreviousAt(text, begin)));
 }
 
 // Where text is trusted, as sorted, separate ranges.
@@ -116,12 +119,14 @@ class TokenizerImpl final : public Tokenizer {
   absl::StatusOr<std::vector<int32_t>> EncodeJoined(std::string_view text, TrustedRanges* trusted,
                                                     bool guard_user_defined,
                                                     const EncodeOptions& options) const;
-  void AddSpecial(std::vector<int32_t>* ids) const;
+  void AddSpecial(bool end, std::vector<int32_t>* ids) const;
 
   std::unique_ptr<Vocab> vocab_;
   std::unique_ptr<TextModel> model_;
   SpecialMatcher special_;
   std::vector<bool> strips_left_, strips_right_;  // By id; empty if none does.
+  std::vector<bool> single_word_;                 // By id; empty if none is.
+  std::vector<int32_t> prefix_, suffix_;          // What add_special puts around a text.
   std::optional<int32_t> bos_, eos_, unk_, pad_;
   bool add_bos_ = false, add_eos_ = false, add_space_prefix_ = false;
   std::vector<std::string> warnings_;
@@ -141,30 +146,55 @@ absl::Status TokenizerImpl::Init(const TokenizerConfig& config) {
   } else if (config.model == "gpt2" || config.model == "gemma4") {
     add_space_prefix_ = config.model == "gemma4" && config.add_space_prefix.value_or(false);
     ASSIGN_OR_RETURN(model_, MakeBpeModel(config, vocab_.get(), &add_bos_, &warnings_));
+  } else if (config.model == "tokenizer.json") {
+    ASSIGN_OR_RETURN(model_, MakePipelineModel(config, vocab_.get()));
+    add_space_prefix_ = config.pipeline->strip_space;
+    prefix_ = config.pipeline->prefix;
+    suffix_ = config.pipeline->suffix;
+    add_bos_ = !prefix_.empty();
+    add_eos_ = !suffix_.empty();
   } else {
     return absl::InvalidArgumentError(fmt::format(
-        "tokenizer model '{}' is not known; known are: gpt2, llama, gemma4", config.model));
+        "tokenizer model '{}' is not known; known are: gpt2, llama, gemma4, tokenizer.json",
+        config.model));
   }
   bos_ = ToId(config.bos);
   eos_ = ToId(config.eos);
   unk_ = ToId(config.unk);
   pad_ = ToId(config.pad);
   add_bos_ = config.add_bos.value_or(add_bos_);
-  add_eos_ = config.add_eos.value_or(false);
-  if (add_bos_ && !bos_) {
+  add_eos_ = config.add_eos.value_or(add_eos_);
+  if (add_bos_ && !bos_ && prefix_.empty()) {
     if (config.add_bos) {
       return absl::InvalidArgumentError("tokenizer add_bos_token is true without a bos_token_id");
     }
     add_bos_ = false;
   }
-  if (add_eos_ && !eos_) {
+  if (add_eos_ && !eos_ && suffix_.empty()) {
     return absl::InvalidArgumentError("tokenizer add_eos_token is true without an eos_token_id");
+  }
+  if (prefix_.empty() && add_bos_) prefix_ = {*bos_};
+  if (suffix_.empty() && add_eos_) suffix_ = {*eos_};
+  for (const auto* ids : {&std::as_const(prefix_), &std::as_const(suffix_), &config.ends}) {
+    for (int32_t id : *ids) {
+      if (!vocab_->Contains(id)) {
+        return absl::InvalidArgumentError(
+            fmt::format("tokenizer: special token {} is outside the vocabulary", id));
+      }
+    }
   }
   RETURN_IF_ERROR(FillSpecial(config));
   return FillStrips(config);
 }
 
 absl::Status TokenizerImpl::FillSpecial(const TokenizerConfig& config) {
+  std::vector<bool> normalized;  // by id: found by the pipeline itself
+  if (config.pipeline && !config.pipeline->normalized_added.empty()) {
+    normalized.resize(vocab_->size());
+    for (int32_t id : config.pipeline->normalized_added) {
+      if (vocab_->Contains(id)) normalized[id] = true;
+    }
+  }
   for (int32_t id = 0; id < vocab_->size(); ++id) {
     const TokenType type = vocab_->Type(id);
     if (type != TokenType::kControl && type != TokenType::kUserDefined &&
@@ -176,16 +206,20 @@ absl::Status TokenizerImpl::FillSpecial(const TokenizerConfig& config) {
           "tokenizer tokens: special token {} is {} bytes long, at most {} are accepted", id,
           vocab_->Text(id).size(), kMaxSpecialBytes));
     }
+    if (!normalized.empty() && normalized[id]) continue;
     // Runs of spaces may be stored in their escaped form.
-    const bool escaped = config.model != "gpt2" && type == TokenType::kUserDefined;
+    const bool escaped =
+        config.model != "gpt2" && !config.pipeline && type == TokenType::kUserDefined;
     special_.Add(escaped ? UnescapeSpaces(vocab_->Text(id)) : std::string(vocab_->Text(id)), id);
   }
   return absl::OkStatus();
 }
 
 absl::Status TokenizerImpl::FillStrips(const TokenizerConfig& config) {
-  for (const auto& [key, ids, strips] : {std::tuple("lstrip", &config.lstrip, &strips_left_),
-                                         std::tuple("rstrip", &config.rstrip, &strips_right_)}) {
+  for (const auto& [key, ids, strips] :
+       {std::tuple("lstrip", &config.lstrip, &strips_left_),
+        std::tuple("rstrip", &config.rstrip, &strips_right_),
+        std::tuple("single_word", &config.single_word, &single_word_)}) {
     for (int32_t id : *ids) {
       if (!vocab_->Contains(id)) {
         return absl::InvalidArgumentError(
@@ -217,6 +251,7 @@ absl::StatusOr<std::vector<int32_t>> TokenizerImpl::EncodeJoined(
     std::string_view text, TrustedRanges* trusted, bool guard_user_defined,
     const EncodeOptions& options) const {
   auto allowed = [&](size_t begin, size_t length, int32_t id) {
+    if (!single_word_.empty() && single_word_[id] && TouchesWord(text, begin, length)) return false;
     const bool open = vocab_->Type(id) == TokenType::kUserDefined &&
                       !(guard_user_defined &&
                         (vocab_->IsEndOfGeneration(id) || IsMarkerSpelling(vocab_->Text(id))));
@@ -226,7 +261,6 @@ absl::StatusOr<std::vector<int32_t>> TokenizerImpl::EncodeJoined(
   EncodeStats* stats = options.stats != nullptr ? options.stats : &unused;
   MergeScratch scratch;
   std::vector<int32_t> ids;
-  bool at_start = true;
   size_t done = 0;
   for (;;) {
     const SpecialMatcher::Match match = special_.Next(text, done, allowed);
@@ -237,24 +271,27 @@ absl::StatusOr<std::vector<int32_t>> TokenizerImpl::EncodeJoined(
     }
     if (end > done) {
       RETURN_IF_ERROR(
-          model_->Encode(text.substr(done, end - done), at_start, &scratch, stats, &ids));
-      at_start = false;
+          model_->Encode(text.substr(done, end - done), done == 0, &scratch, stats, &ids));
     }
     if (!found) break;
     ids.push_back(match.id);
-    at_start = true;
     done = match.begin + match.length;
     if (!strips_right_.empty() && strips_right_[match.id]) {
       while (done < text.size() && IsSpace(text[done])) ++done;
     }
   }
-  if (options.add_special) AddSpecial(&ids);
+  if (options.add_special) AddSpecial(options.add_end, &ids);
   return ids;
 }
 
-void TokenizerImpl::AddSpecial(std::vector<int32_t>* ids) const {
-  if (add_bos_ && (ids->empty() || ids->front() != *bos_)) ids->insert(ids->begin(), *bos_);
-  if (add_eos_ && (ids->empty() || ids->back() != *eos_)) ids->push_back(*eos_);
+void TokenizerImpl::AddSpecial(bool end, std::vector<int32_t>* ids) const {
+  const bool begun =
+      ids->size() >= prefix_.size() && std::equal(prefix_.begin(), prefix_.end(), ids->begin());
+  if (!begun) ids->insert(ids->begin(), prefix_.begin(), prefix_.end());
+  if (!end) return;
+  const bool ended =
+      ids->size() >= suffix_.size() && std::equal(suffix_.rbegin(), suffix_.rend(), ids->rbegin());
+  if (!ended) ids->insert(ids->end(), suffix_.begin(), suffix_.end());
 }
 
 std::string TokenizerImpl::TokenBytes(int32_t id, bool render_special) const {

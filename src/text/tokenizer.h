@@ -1,6 +1,6 @@
 // Turns text into token ids and ids into bytes, from vocabulary tables as model files carry them.
-// Three families: byte-level BPE ("gpt2"), SentencePiece BPE by scores ("llama") and BPE by merges
-// over space-escaped text ("gemma4").
+// Four families: byte-level BPE ("gpt2"), SentencePiece BPE by scores ("llama"), BPE by merges
+// over space-escaped text ("gemma4"), and what a tokenizer.json describes ("tokenizer.json").
 //
 // A Tokenizer is immutable after Create and safe to use from many threads. Everything in a
 // TokenizerConfig is taken as hostile and checked; encoding never recurses on its input and takes
@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "text/pipeline/pipeline.h"
 
 namespace terrace {
 
@@ -35,7 +36,7 @@ enum class TokenType : uint8_t {
 
 // The tables of a vocabulary. The comments name the metadata keys below "tokenizer.ggml.".
 struct TokenizerConfig {
-  std::string model;                // model: "gpt2", "llama" or "gemma4"
+  std::string model;                // model: "gpt2", "llama", "gemma4" or "tokenizer.json"
   std::string pre;                  // pre: the pre-tokeniser of "gpt2"; empty means "default"
   std::string name;                 // general.name: some families have quirks known by name
   std::vector<std::string> tokens;  // tokens
@@ -49,6 +50,10 @@ struct TokenizerConfig {
   std::optional<bool> add_space_prefix;                 // add_space_prefix
   // Ids of special tokens that swallow the white space before or after them.
   std::vector<int32_t> lstrip, rstrip;
+  // Ids of special tokens that are only seen where no letter, digit or underscore touches them.
+  std::vector<int32_t> single_word;
+  std::vector<int32_t> ends;                  // further tokens that end a text or a turn
+  std::optional<TokenizerPipeline> pipeline;  // of "tokenizer.json"
 };
 
 // Work done by one Encode, for tests of its growth and for traces.
@@ -62,6 +67,7 @@ struct EncodeOptions {
   // Adds the start (and end) token if the model asks for one, unless the text itself already begins
   // (ends) with it: exactly one, whether or not a chat template wrote it.
   bool add_special = false;
+  bool add_end = true;  // With add_special: the end token too, not only the start.
   // Recognises control tokens by their spelling. Without it only user-defined tokens are.
   bool parse_special = false;
   // Longer input is refused with InvalidArgument.

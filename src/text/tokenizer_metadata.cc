@@ -4,11 +4,18 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "text/tokenizer_json.h"
 
 namespace terrace {
 namespace {
 
 constexpr std::string_view kPrefix = "tokenizer.ggml.";
+
+// The texts of tokenizer.json and tokenizer_config.json.
+constexpr std::string_view kJsonTokenizer = "tokenizer.huggingface.json";
+constexpr std::string_view kJsonSettings = "tokenizer.huggingface.config";
+// Further tokens at which generation ends.
+constexpr std::string_view kEndTokens = "tokenizer.ggml.end_token_ids";
 
 std::string Key(std::string_view name) { return fmt::format("{}{}", kPrefix, name); }
 
@@ -61,9 +68,7 @@ absl::Status ReadTables(const Metadata& metadata, TokenizerConfig* config) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<TokenizerConfig> TokenizerConfigFromMetadata(const Metadata& metadata) {
+absl::StatusOr<TokenizerConfig> FromTables(const Metadata& metadata) {
   TokenizerConfig config;
   ASSIGN_OR_RETURN(config.model, metadata.GetString(Key("model")));
   ASSIGN_OR_RETURN(config.pre, metadata.GetString(Key("pre"), ""));
@@ -78,6 +83,39 @@ absl::StatusOr<TokenizerConfig> TokenizerConfigFromMetadata(const Metadata& meta
   RETURN_IF_ERROR(ReadFlag(metadata, "add_bos_token", &config.add_bos));
   RETURN_IF_ERROR(ReadFlag(metadata, "add_eos_token", &config.add_eos));
   RETURN_IF_ERROR(ReadFlag(metadata, "add_space_prefix", &config.add_space_prefix));
+  return config;
+}
+
+// The tables of a model whose folder has a tokenizer.json.
+absl::StatusOr<TokenizerConfig> FromJson(const Metadata& metadata) {
+  ASSIGN_OR_RETURN(const std::string settings, metadata.GetString(kJsonSettings, ""));
+  ASSIGN_OR_RETURN(const std::string tokenizer, metadata.GetString(kJsonTokenizer));
+  ASSIGN_OR_RETURN(TokenizerConfig config, TokenizerConfigFromJson(tokenizer, settings));
+  if (!config.bos) RETURN_IF_ERROR(ReadId(metadata, "bos_token_id", &config.bos));
+  if (!config.eos) RETURN_IF_ERROR(ReadId(metadata, "eos_token_id", &config.eos));
+  if (!config.pad) RETURN_IF_ERROR(ReadId(metadata, "padding_token_id", &config.pad));
+  return config;
+}
+
+}  // namespace
+
+absl::StatusOr<TokenizerConfig> TokenizerConfigFromMetadata(const Metadata& metadata) {
+  const bool json = !metadata.Has(Key("model")) && metadata.Has(kJsonTokenizer);
+  TokenizerConfig config;
+  if (json) {
+    ASSIGN_OR_RETURN(config, FromJson(metadata));
+  } else {
+    ASSIGN_OR_RETURN(config, FromTables(metadata));
+  }
+  ASSIGN_OR_RETURN(const auto* ends, metadata.GetInts(kEndTokens));
+  if (ends == nullptr) return config;
+  for (int64_t id : *ends) {
+    if (id < 0 || id >= static_cast<int64_t>(config.tokens.size())) {
+      return absl::InvalidArgumentError(
+          fmt::format("metadata key '{}': {} is no token", kEndTokens, id));
+    }
+    config.ends.push_back(static_cast<int32_t>(id));
+  }
   return config;
 }
 

@@ -1,4 +1,6 @@
-// Reads a TokenizerConfig from model metadata under the "tokenizer.ggml." keys.
+// Reads a TokenizerConfig from model metadata: from the "tokenizer.ggml." keys, or without those
+// from the text of a tokenizer.json under "tokenizer.huggingface.json" (and of its
+// tokenizer_config.json under "tokenizer.huggingface.config").
 #ifndef TERRACE_TEXT_TOKENIZER_METADATA_H_
 #define TERRACE_TEXT_TOKENIZER_METADATA_H_
 

@@ -72,6 +72,14 @@ absl::Status CheckId(std::string_view key, const std::optional<int64_t>& id, siz
 
 }  // namespace
 
+bool IsMarkerSpelling(std::string_view text) {
+  constexpr std::string_view kBar = "\xEF\xBD\x9C";  // The full-width bar.
+  if (text.starts_with("<|") || text.ends_with("|>")) return true;
+  if (text.find(kBar) != std::string_view::npos) return true;
+  return text == "<tool_call>" || text == "</tool_call>" || text == "<tool_response>" ||
+         text == "</tool_response>";
+}
+
 absl::StatusOr<std::unique_ptr<Vocab>> Vocab::Create(const TokenizerConfig& config) {
   std::unique_ptr<Vocab> vocab(new Vocab);
   RETURN_IF_ERROR(vocab->Load(config));
@@ -171,6 +179,9 @@ void Vocab::MarkEndOfGeneration(const TokenizerConfig& config) {
   if (end >= 0 && Find("<|return|>") >= 0 && Find("<|call|>") >= 0) end_of_generation_[end] = false;
   for (const auto& id : {config.eos, config.eot, config.eom}) {
     if (id) end_of_generation_[*id] = true;
+  }
+  for (int32_t id : config.ends) {
+    if (Contains(id)) end_of_generation_[id] = true;
   }
 }
 

@@ -82,6 +82,10 @@ class Vocab {
   std::vector<std::string> warnings_;
 };
 
+// User-defined tokens that a template writes to part turns and tool results are markers. Other
+// user-defined tokens (runs of spaces, HTML tags) are ordinary text whoever wrote them.
+bool IsMarkerSpelling(std::string_view text);
+
 }  // namespace terrace
 
 #endif  // TERRACE_TEXT_VOCAB_H_

@@ -71,7 +71,8 @@ void CheckLinear(const Tokenizer& tokenizer, const std::string& text) {
 // A14: work grows with the text, not with its square. Counted in steps, since time is the
 // machine's.
 TEST(HostileTextTest, LongRunsTakeLinearSteps) {
-  for (const char* pre : {"qwen2", "llama-bpe", "smollm"}) {
+  for (const char* pre :
+       {"qwen2", "llama-bpe", "smollm", "kimi-k2", "superbpe", "afmoe", "chameleon"}) {
     TokenizerConfig config = ByteLevelConfig(SmallMerges());
     config.pre = pre;
     auto tokenizer = MakeTokenizer(std::move(config));
