@@ -32,7 +32,7 @@ struct TokenizeOptions {
 absl::Status Tokenize(const Invocation& invocation, const TokenizeOptions& options) {
   ASSIGN_OR_RETURN(server::LoadedConfig loaded, options.config.Load(*invocation.io));
   ASSIGN_OR_RETURN(std::string path, FindModel(loaded.config, options.model));
-  ASSIGN_OR_RETURN(format::ModelSource source, format::OpenGguf(path));
+  ASSIGN_OR_RETURN(format::ModelSource source, format::OpenModel(path));
   ASSIGN_OR_RETURN(TokenizerConfig config, TokenizerConfigFromMetadata(source.metadata));
   ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(std::move(config)));
   const std::string text(std::istreambuf_iterator<char>(*invocation.io->in), {});

@@ -36,10 +36,26 @@ struct Listed {
   std::string problem;
 };
 
+// A checkpoint's weights.
+void FillFromFolder(const std::string& path, Listed* listed) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(path, error), end; !error && it != end;
+       it.increment(error)) {
+    if (it->path().extension() != ".safetensors") continue;
+    std::error_code ignored;
+    const uint64_t bytes = it->file_size(ignored);
+    if (ignored) continue;
+    listed->bytes += bytes;
+    ++listed->parts;
+  }
+  if (listed->parts == 0) listed->problem = "the folder holds no safetensors files";
+}
+
 // The file or split set at `path`, as the folder it lies in shows it.
 void FillFromFile(const std::string& path, Listed* listed) {
   listed->path = path;
   std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return FillFromFolder(path, listed);
   if (!std::filesystem::is_regular_file(path, error)) {
     listed->problem = "no such file";
     return;
@@ -191,7 +207,7 @@ std::string SegmentName(const model::TensorNeed& need) {
 }
 
 absl::StatusOr<Facts> ReadFacts(const std::string& path) {
-  ASSIGN_OR_RETURN(format::ModelSource source, format::OpenGguf(path));
+  ASSIGN_OR_RETURN(format::ModelSource source, format::OpenModel(path));
   Facts facts;
   facts.path = path;
   facts.files = static_cast<uint32_t>(source.files.size());
@@ -201,8 +217,13 @@ absl::StatusOr<Facts> ReadFacts(const std::string& path) {
   ASSIGN_OR_RETURN(const std::vector<std::string>* tokens,
                    source.metadata.GetStrings("tokenizer.ggml.tokens"));
   facts.vocab = tokens == nullptr ? 0 : static_cast<int64_t>(tokens->size());
+  if (facts.tokenizer.empty() && source.metadata.Has("tokenizer.huggingface.json")) {
+    facts.tokenizer = "tokenizer.json";
+  }
   facts.has_template = source.metadata.Has("tokenizer.chat_template");
   for (const format::TensorInfo& tensor : source.tensors) {
+    // A checkpoint does not list its tokens: its embedding has a row for each.
+    if (tokens == nullptr && tensor.name == "token_embd.weight") facts.vocab = tensor.shape[0];
     uint64_t elements = 1;
     for (int64_t size : tensor.shape) elements *= static_cast<uint64_t>(size);
     facts.parameters += elements;

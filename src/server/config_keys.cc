@@ -439,7 +439,8 @@ const ModelConfigKey kModelKeys[] = {
      },
      [](InModel m) { return m.name; }},
     {"source", "path or name", "",
-     "A GGUF file (any part of a split set), or the name of a model in the store. Needed.",
+     "A GGUF file (any part of a split set), a folder with a safetensors checkpoint, or the name "
+     "of a model in the store. Needed.",
      [](string_view t, ModelConfig* m) { return SetText(t, &m->source); },
      [](InModel m) { return m.source; }},
     {"hot_keep_time", "duration", "memory.hot_keep_time",

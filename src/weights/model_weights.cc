@@ -72,7 +72,7 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Open(const OpenOptio
                                                                  const ops::Backend* backend,
                                                                  tier::TierManager* manager) {
   std::string context = fmt::format("opening model '{}'", options.name);
-  auto source = format::OpenGguf(options.source_path);
+  auto source = format::OpenModel(options.source_path);
   if (!source.ok()) return WithContext(source.status(), context);
   ImporterOptions importing;
   importing.image_folder = options.image_folder;

@@ -1,0 +1,268 @@
+// Safetensors folders of the golden models must give the logits of their GGUF files to the bit: the
+// rows, stacks and settings that a folder is translated to are the same model.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <numbers>
+#include <string>
+#include <vector>
+
+#include "engine/checkpoint_writer.h"
+#include "engine/testing.h"
+#include "format/gguf.h"
+#include "format/gguf_writer.h"
+
+namespace terrace::engine {
+namespace {
+
+namespace json = boost::json;
+using testing::HasSubstr;
+
+constexpr uint64_t kBudget = 64 * kMiB;
+
+std::string GoldenPath(const std::string& name) {
+  return std::string(TERRACE_TEST_DATA) + "/golden/arch/" + name + ".gguf";
+}
+
+Checkpoint GoldenCheckpoint(const std::string& name) {
+  auto source = format::OpenGguf(GoldenPath(name));
+  EXPECT_TRUE(source.ok()) << source.status();
+  return CheckpointOf(*source);
+}
+
+// Logits of every position of `tokens`; empty where the model does not open.
+std::vector<float> Logits(const std::string& path, std::span<const int32_t> tokens,
+                          const std::string& variant) {
+  Rig rig(variant, kBudget, 1, true);
+  auto model = rig.Open(path, "m");
+  if (model == nullptr) return {};
+  auto logits = rig.engine().AllLogits(*model, tokens);
+  EXPECT_TRUE(logits.ok()) << logits.status();
+  return logits.ok() ? *std::move(logits) : std::vector<float>();
+}
+
+std::vector<int32_t> Tokens(size_t count) {
+  std::vector<int32_t> tokens;
+  for (size_t i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>((7 + 31 * i) % 500));
+  return tokens;
+}
+
+void ExpectSameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  ASSERT_FALSE(a.empty());
+  ASSERT_EQ(a.size(), b.size());
+  EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0);
+}
+
+absl::Status OpenStatus(const std::string& path) {
+  auto source = format::OpenModel(path);
+  return source.status();
+}
+
+class CheckpointTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(CheckpointTest, GivesTheLogitsOfItsGgufToTheBit) {
+  const Checkpoint checkpoint = GoldenCheckpoint(GetParam());
+  const std::vector<int32_t> tokens = Tokens(40);
+  for (const std::string& variant : {std::string("ref"), std::string("portable")}) {
+    const std::vector<float> want = Logits(GoldenPath(GetParam()), tokens, variant);
+    for (int shards : {1, 3}) {
+      TempFolder folder;
+      checkpoint.Write(folder.path(), shards);
+      SCOPED_TRACE(variant + " " + std::to_string(shards));
+      ExpectSameBits(Logits(folder.path(), tokens, variant), want);
+      if (shards == 1) {
+        ExpectSameBits(Logits(folder.path() + "/model.safetensors", tokens, variant), want);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, CheckpointTest,
+                         testing::Values("llama", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma3",
+                                         "phi3", "deepseek2", "gpt-oss"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           for (char& c : name) c = c == '-' ? '_' : c;
+                           return name;
+                         });
+
+// A08: one of the two ends stored serves both, in the memory of one.
+TEST(CheckpointCase, A08TiedEmbeddingsAreHeldOnce) {
+  Checkpoint both = GoldenCheckpoint("qwen2");
+  both.config["tie_word_embeddings"] = false;
+  CheckpointTensor head = *both.Find("model.embed_tokens.weight");
+  head.name = "lm_head.weight";
+  both.tensors.push_back(head);
+  Checkpoint embedding = GoldenCheckpoint("qwen2");
+  Checkpoint output = embedding;
+  output.Find("model.embed_tokens.weight")->name = "lm_head.weight";
+  Checkpoint written_twice = both;
+  written_twice.config["tie_word_embeddings"] = true;
+  const std::vector<int32_t> tokens = Tokens(12);
+  TempFolder folders[4];
+  const Checkpoint* all[] = {&both, &embedding, &output, &written_twice};
+  uint64_t bytes[4];
+  std::vector<float> want;
+  for (size_t i = 0; i < 4; ++i) {
+    all[i]->Write(folders[i].path());
+    std::vector<float> logits = Logits(folders[i].path(), tokens, "ref");
+    if (i == 0) want = logits;
+    ExpectSameBits(logits, want);
+    auto source = format::OpenModel(folders[i].path());
+    ASSERT_TRUE(source.ok());
+    bytes[i] = 0;
+    for (const auto& tensor : source->tensors) bytes[i] += tensor.bytes;
+  }
+  EXPECT_EQ(bytes[0] - bytes[1], head.data.size());
+  EXPECT_EQ(bytes[1], bytes[2]);
+  EXPECT_EQ(bytes[1], bytes[3]);
+}
+
+// A07: an interrupted download is named as one, before anything is loaded.
+TEST(CheckpointCase, A07MissingShardsAndTensorsAreRefused) {
+  const Checkpoint checkpoint = GoldenCheckpoint("llama");
+  TempFolder folder;
+  checkpoint.Write(folder.path(), 3);
+  ASSERT_TRUE(OpenStatus(folder.path()).ok());
+  std::filesystem::remove(folder.path() + "/model-00002-of-00003.safetensors");
+  absl::Status status = OpenStatus(folder.path());
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("model-00002-of-00003.safetensors"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("download may be incomplete"));
+
+  // The file is there, but a listed tensor is not in it.
+  Checkpoint less = checkpoint;
+  less.Write(folder.path(), 3);
+  const std::string gone = less.tensors.back().name;
+  const auto rest = std::span(less.tensors).subspan(less.tensors.size() - 3, 2);
+  WriteText(folder.path() + "/model-00003-of-00003.safetensors", SafetensorsBytes(rest));
+  status = OpenStatus(folder.path());
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(gone));
+
+  // Without an index, several files are no model.
+  std::filesystem::remove(folder.path() + "/model.safetensors.index.json");
+  EXPECT_THAT(std::string(OpenStatus(folder.path()).message()),
+              HasSubstr("no model.safetensors.index"));
+}
+
+// A GGUF of the golden llama with other settings and, as GGUF has it, the scaling as factors.
+std::string WriteScaledGguf(const std::string& folder, double base, double epsilon,
+                            const std::vector<float>& factors) {
+  auto source = format::OpenGguf(GoldenPath("llama"));
+  EXPECT_TRUE(source.ok());
+  Metadata metadata = source->metadata;
+  metadata.Set("llama.rope.freq_base", base);
+  metadata.Set("llama.attention.layer_norm_rms_epsilon", epsilon);
+  format::GgufWriter writer;
+  writer.AddMetadata(metadata);
+  for (const format::TensorInfo& tensor : source->tensors) {
+    std::vector<std::byte> data(tensor.bytes);
+    EXPECT_TRUE(source->ReadTensor(tensor, 0, data).ok());
+    writer.AddTensor(tensor.name, tensor.dtype, tensor.shape, std::move(data));
+  }
+  const auto bytes = std::as_bytes(std::span(factors));
+  const int64_t shape[] = {static_cast<int64_t>(factors.size())};
+  writer.AddTensor("rope_freqs.weight", DType::kF32, shape, {bytes.begin(), bytes.end()});
+  EXPECT_TRUE(writer.Write(folder + "/scaled.gguf").ok());
+  return folder + "/scaled.gguf";
+}
+
+// A10: grouped KV heads, another base and epsilon, piecewise scaling: the same from both formats,
+// at near and far positions; the plain reference of the arithmetic is the golden test's.
+TEST(CheckpointCase, A10RotaryAndNormSettingsReachTheModel) {
+  constexpr double kBase = 1e6, kEpsilon = 1e-5, kFactor = 8, kLow = 1, kHigh = 4, kContext = 256;
+  std::vector<float> factors;
+  for (int i = 0; i < 32; i += 2) {
+    const double turns = kContext / (2 * std::numbers::pi * std::pow(kBase, i / 32.0));
+    double divisor = kFactor;
+    if (turns >= kHigh) {
+      divisor = 1;
+    } else if (turns >= kLow) {
+      const double share = (turns - kLow) / (kHigh - kLow);
+      divisor = 1 / ((1 - share) / kFactor + share);
+    }
+    factors.push_back(static_cast<float>(divisor));
+  }
+  ASSERT_EQ(factors.front(), 1.0f);
+  ASSERT_EQ(factors.back(), 8.0f);
+  Checkpoint checkpoint = GoldenCheckpoint("llama");
+  checkpoint.config["rope_theta"] = kBase;
+  checkpoint.config["rms_norm_eps"] = kEpsilon;
+  checkpoint.config["rope_scaling"] = {{"rope_type", "llama3"},
+                                       {"factor", kFactor},
+                                       {"low_freq_factor", kLow},
+                                       {"high_freq_factor", kHigh},
+                                       {"original_max_position_embeddings", kContext}};
+  TempFolder folder;
+  checkpoint.Write(folder.path());
+  const std::vector<int32_t> tokens = Tokens(304);
+  const std::vector<float> scaled = Logits(folder.path(), tokens, "ref");
+  ExpectSameBits(scaled,
+                 Logits(WriteScaledGguf(folder.path(), kBase, kEpsilon, factors), tokens, "ref"));
+
+  // Each setting matters: without it far positions differ. The first position sees no rotation.
+  const size_t vocab = scaled.size() / tokens.size();
+  for (const char* key : {"rope_scaling", "rope_theta"}) {
+    Checkpoint without = checkpoint;
+    without.config.erase(key);
+    TempFolder other;
+    without.Write(other.path());
+    const std::vector<float> plain = Logits(other.path(), tokens, "ref");
+    ASSERT_EQ(plain.size(), scaled.size());
+    EXPECT_EQ(std::memcmp(plain.data(), scaled.data(), vocab * sizeof(float)), 0) << key;
+    for (size_t position : {64, 300}) {
+      EXPECT_NE(std::memcmp(plain.data() + position * vocab, scaled.data() + position * vocab,
+                            vocab * sizeof(float)),
+                0)
+          << key << " " << position;
+    }
+    auto source = format::OpenModel(other.path());
+    ASSERT_TRUE(source.ok());
+    auto all = source->metadata.GetStrings("terrace.notes");
+    ASSERT_TRUE(all.ok());
+    const std::string notes = *all == nullptr ? "" : (**all)[0];
+    EXPECT_EQ(notes.find("config.json has no rope_theta; 10000") != std::string::npos,
+              std::string_view(key) == "rope_theta")
+        << notes;
+  }
+}
+
+TEST(CheckpointCase, A10UnknownScalingIsRefused) {
+  Checkpoint checkpoint = GoldenCheckpoint("llama");
+  checkpoint.config["rope_scaling"] = {{"type", "spiral"}, {"factor", 2}};
+  TempFolder folder;
+  checkpoint.Write(folder.path());
+  const absl::Status status = OpenStatus(folder.path());
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("'spiral'"));
+}
+
+TEST(CheckpointCase, TokenizerAndTemplateAndEndTokensComeAlong) {
+  const Checkpoint checkpoint = GoldenCheckpoint("qwen3");
+  TempFolder folder;
+  checkpoint.Write(folder.path());
+  WriteText(folder.path() + "/tokenizer.json", R"({"model":{"type":"WordLevel","vocab":{"a":0}}})");
+  WriteText(folder.path() + "/tokenizer_config.json",
+            R"({"bos_token":"a","chat_template":[{"name":"default","template":"T1"}]})");
+  WriteText(folder.path() + "/generation_config.json", R"({"eos_token_id":[3,5]})");
+  auto source = format::OpenModel(folder.path());
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_THAT(*source->metadata.GetString("tokenizer.huggingface.json"), HasSubstr("WordLevel"));
+  EXPECT_EQ(*source->metadata.GetString("tokenizer.chat_template"), "T1");
+  EXPECT_EQ(*source->metadata.GetInt("tokenizer.ggml.eos_token_id", 0, 9), 3);
+  EXPECT_EQ(**source->metadata.GetInts("tokenizer.ggml.end_token_ids"),
+            (std::vector<int64_t>{3, 5}));
+  // The file goes before the settings; and each of them is part of what the model is.
+  WriteText(folder.path() + "/chat_template.jinja", "T2");
+  auto again = format::OpenModel(folder.path());
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(*again->metadata.GetString("tokenizer.chat_template"), "T2");
+  EXPECT_NE(source->identity, again->identity);
+}
+
+}  // namespace
+}  // namespace terrace::engine
