@@ -24,6 +24,7 @@ struct ExpertConfig {
   int32_t count = 0;            // 0: the model has none
   int32_t ffn_width = 0;        // of one expert
   int32_t shared_width = 0;     // of the FFN that every token goes through as well; 0: none
+  bool shared_gate = false;     // a token takes a share of that FFN, by a gate of its own
   bool biases = false;          // of the router and of the experts must be there
   bool selection_bias = false;  // exp_probs_b.bias is added to scores for the choice, if stored
   ops::RouterParams router;
@@ -63,6 +64,8 @@ struct Config {
   LatentConfig latent;
   bool qkv_bias = false;       // biases of q, k, v must be there
   bool qk_norm = false;        // RMS norm of each query and key head before rope
+  bool qk_norm_whole = false;  // RMS norm of all query heads together, and of all key heads
+  bool pre_norms = true;       // RMS norm of what goes into each block
   bool fused_qkv = false;      // attn_qkv holds q, k, v stacked by rows
   bool fused_gate_up = false;  // ffn_up holds gate, up stacked by rows
   bool post_norms = false;     // RMS norm of what each block adds (gemma)

@@ -105,9 +105,11 @@ absl::Status Decoder::BindAttention(const TensorCatalog& catalog, int32_t layer,
     RETURN_IF_ERROR(need("attn_k.bias", {k_width}, c.qkv_bias, &t->k_bias));
     RETURN_IF_ERROR(need("attn_v.bias", {v_width}, c.qkv_bias, &t->v_bias));
   }
-  if (c.qk_norm) {
-    RETURN_IF_ERROR(need("attn_q_norm.weight", {c.key_dim}, true, &t->q_norm));
-    RETURN_IF_ERROR(need("attn_k_norm.weight", {c.key_dim}, true, &t->k_norm));
+  if (c.qk_norm || c.qk_norm_whole) {
+    const int64_t q_norm = c.qk_norm ? c.key_dim : q_width,
+                  k_norm = c.qk_norm ? c.key_dim : k_width;
+    RETURN_IF_ERROR(need("attn_q_norm.weight", {q_norm}, true, &t->q_norm));
+    RETURN_IF_ERROR(need("attn_k_norm.weight", {k_norm}, true, &t->k_norm));
   }
   if (c.sinks) RETURN_IF_ERROR(need("attn_sinks.weight", {c.heads}, true, &t->sinks));
   RETURN_IF_ERROR(
@@ -135,10 +137,12 @@ absl::Status Decoder::BindLayer(const TensorCatalog& catalog, int32_t layer) {
   auto norm = [&](const char* name, Stage stage, int32_t* index) {
     return NeedInLayer(catalog, layer, name, {c.width}, stage, true, index);
   };
-  RETURN_IF_ERROR(norm("attn_norm.weight", Stage::kAttention, &t.attn_norm));
+  if (c.pre_norms) {
+    RETURN_IF_ERROR(norm("attn_norm.weight", Stage::kAttention, &t.attn_norm));
+    RETURN_IF_ERROR(norm(c.ffn_norm_name.c_str(), Stage::kFfn, &t.ffn_norm));
+  }
   RETURN_IF_ERROR(c.latent.kv_rank > 0 ? BindLatent(catalog, layer, &t)
                                        : BindAttention(catalog, layer, &t));
-  RETURN_IF_ERROR(norm(c.ffn_norm_name.c_str(), Stage::kFfn, &t.ffn_norm));
   if (c.post_norms) {
     RETURN_IF_ERROR(norm("post_attention_norm.weight", Stage::kAttention, &t.attn_post_norm));
     RETURN_IF_ERROR(norm("post_ffw_norm.weight", Stage::kFfn, &t.ffn_post_norm));

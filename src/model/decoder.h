@@ -48,6 +48,7 @@ class Decoder final : public Architecture {
     int32_t router = kAbsent, router_bias = kAbsent, selection_bias = kAbsent;
     int32_t gate_bias = kAbsent, up_bias = kAbsent, down_bias = kAbsent;
     int32_t shared_gate = kAbsent, shared_up = kAbsent, shared_down = kAbsent;
+    int32_t shared_share = kAbsent;
   };
   // The activations of a pass, cut from the workspace.
   struct Buffers {

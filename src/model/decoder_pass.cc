@@ -1,5 +1,8 @@
 #include "model/decoder_pass.h"
 
+#include <numeric>
+#include <vector>
+
 #include "base/status.h"
 
 namespace terrace::model {
@@ -30,7 +33,7 @@ ops::AttentionParams Decoder::Pass::AttentionParamsOf(int32_t layer) const {
 
 absl::Status Decoder::Pass::Attention(int32_t layer) {
   const LayerTensors& t = d_.layers_[static_cast<size_t>(layer)];
-  RETURN_IF_ERROR(be_.RmsNorm(b_.x, w_.Vector(t.attn_norm), c_.norm_epsilon, b_.normed));
+  RETURN_IF_ERROR(EnterBlock(t.attn_norm));
   RETURN_IF_ERROR(t.kv_a != kAbsent ? LatentAttention(layer) : PlainAttention(layer));
   return AddBlock(t.attn_post_norm);
 }
@@ -48,7 +51,10 @@ absl::Status Decoder::Pass::PlainAttention(int32_t layer) {
                                           {w_.Matrix(t.v), Optional(t.v_bias), b_.v}};
     RETURN_IF_ERROR(be_.MatMul(b_.normed, separate));
   }
-  if (t.q_norm != kAbsent) {
+  if (t.q_norm != kAbsent && c_.qk_norm_whole) {
+    RETURN_IF_ERROR(be_.RmsNorm(b_.q, w_.Vector(t.q_norm), c_.norm_epsilon, b_.q));
+    RETURN_IF_ERROR(be_.RmsNorm(b_.k, w_.Vector(t.k_norm), c_.norm_epsilon, b_.k));
+  } else if (t.q_norm != kAbsent) {
     RETURN_IF_ERROR(be_.RmsNormHeads(b_.q, c_.heads, w_.Vector(t.q_norm), c_.norm_epsilon));
     RETURN_IF_ERROR(be_.RmsNormHeads(b_.k, c_.kv_heads, w_.Vector(t.k_norm), c_.norm_epsilon));
   }
@@ -63,7 +69,7 @@ absl::Status Decoder::Pass::PlainAttention(int32_t layer) {
 
 absl::Status Decoder::Pass::Ffn(int32_t layer) {
   const LayerTensors& t = d_.layers_[static_cast<size_t>(layer)];
-  RETURN_IF_ERROR(be_.RmsNorm(b_.x, w_.Vector(t.ffn_norm), c_.norm_epsilon, b_.normed));
+  RETURN_IF_ERROR(EnterBlock(t.ffn_norm));
   RETURN_IF_ERROR(t.router != kAbsent ? ExpertFfn(layer) : DenseFfn(layer));
   return AddBlock(t.ffn_post_norm);
 }
@@ -93,6 +99,15 @@ absl::Status Decoder::Pass::Head() {
   if (c_.logit_scale != 1.0f) RETURN_IF_ERROR(be_.Scale(b_.logits, c_.logit_scale));
   if (c_.logit_softcap > 0) RETURN_IF_ERROR(be_.Softcap(b_.logits, c_.logit_softcap));
   return absl::OkStatus();
+}
+
+absl::Status Decoder::Pass::EnterBlock(int32_t norm) {
+  if (norm != kAbsent) {
+    return be_.RmsNorm(b_.x, w_.Vector(norm), c_.norm_epsilon, b_.normed);
+  }
+  std::vector<int32_t> all(static_cast<size_t>(b_.x.rows));
+  std::iota(all.begin(), all.end(), 0);
+  return be_.GatherRows(b_.x, all, b_.normed);
 }
 
 absl::Status Decoder::Pass::AddBlock(int32_t post_norm) {

@@ -40,6 +40,8 @@ class Decoder::Pass {
   absl::Status ExpertFfn(int32_t layer);  // moe_ffn.cc
   // Adds block_out, normed if there is a norm for it, to the residual stream.
   absl::Status AddBlock(int32_t post_norm);
+  // What a block reads into normed: the stream, normed if there is a norm for it.
+  absl::Status EnterBlock(int32_t norm);
 
   const Decoder& d_;
   const Config& c_;

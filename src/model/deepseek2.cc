@@ -52,7 +52,7 @@ absl::Status ParseMagnitude(const Metadata& metadata, Config* config) {
   const double magnitude = 1.0 + multiplier * log_factor;
   config->attention_scale *= static_cast<float>(magnitude * magnitude);
   for (LayerConfig& layer : config->layers) {
-    layer.rope.yarn_attn_factor = static_cast<float>(1.0 / (1.0 + 0.1 * log_factor));
+    layer.rope.yarn_attn_factor *= static_cast<float>(1.0 / (1.0 + 0.1 * log_factor));
   }
   return absl::OkStatus();
 }

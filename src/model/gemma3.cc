@@ -16,7 +16,7 @@ absl::StatusOr<Config> ParseGemma3(const Metadata& metadata) {
   config.post_norms = true;
   config.activation = ops::Activation::kGeluTanh;
   config.embedding_scale = std::sqrt(static_cast<float>(config.width));
-  if (config.layer_count() == 62) {
+  if (config.layer_count() == 62 && !metadata.Has("gemma3.attention.scale")) {
     // The 27B model scales queries by its width a head, not by the head's dimension.
     config.attention_scale =
         1.0f / std::sqrt(static_cast<float>(config.width) / static_cast<float>(config.heads));

@@ -14,6 +14,9 @@ absl::StatusOr<Config> ParseGptOss(const Metadata& metadata) {
   config.glu_clamp = {.alpha = 1.702f, .limit = 7.0f};
   RETURN_IF_ERROR(ParseExperts(metadata, &config));
   config.experts.biases = true;
+  // Published with a YaRN range that is not rounded to whole pairs.
+  ASSIGN_OR_RETURN(bool round, metadata.GetBool("gpt-oss.rope.scaling.yarn_round_range", false));
+  for (LayerConfig& layer : config.layers) layer.rope.yarn_round_range = round;
   ASSIGN_OR_RETURN(int64_t window,
                    metadata.GetInt("gpt-oss.attention.sliding_window", 0, 1 << 30, 0));
   for (size_t i = 0; i < config.layers.size(); i += 2) {

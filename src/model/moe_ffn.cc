@@ -34,6 +34,9 @@ absl::Status Decoder::BindExperts(const TensorCatalog& catalog, int32_t layer, L
     RETURN_IF_ERROR(need("ffn_gate_shexp.weight", {shared, width}, true, &t->shared_gate));
     RETURN_IF_ERROR(need("ffn_up_shexp.weight", {shared, width}, true, &t->shared_up));
     RETURN_IF_ERROR(need("ffn_down_shexp.weight", {width, shared}, true, &t->shared_down));
+    if (e.shared_gate) {
+      RETURN_IF_ERROR(need("ffn_gate_inp_shexp.weight", {width}, true, &t->shared_share));
+    }
   }
   return absl::OkStatus();
 }
@@ -65,6 +68,9 @@ absl::Status Decoder::Pass::ExpertFfn(int32_t layer) {
   out.rows = b_.block_out.rows;
   const ops::MatMulTarget down{w_.Matrix(t.shared_down), {}, out};
   RETURN_IF_ERROR(be_.MatMul(b_.shared_gate, {&down, 1}));
+  if (t.shared_share != kAbsent) {
+    RETURN_IF_ERROR(be_.ScaleBySigmoid(b_.normed, w_.Vector(t.shared_share), out));
+  }
   return be_.Add(b_.block_out, out);
 }
 

@@ -13,7 +13,9 @@ namespace {
 constexpr ArchitectureEntry kEntries[] = {
     {"llama", ParseLlama},    {"qwen2", ParseQwen2},         {"qwen3", ParseQwen3},
     {"gemma3", ParseGemma3},  {"phi3", ParsePhi3},           {"qwen3moe", ParseQwen3Moe},
-    {"gpt-oss", ParseGptOss}, {"deepseek2", ParseDeepseek2},
+    {"gpt-oss", ParseGptOss}, {"deepseek2", ParseDeepseek2}, {"qwen2moe", ParseQwen2Moe},
+    {"gemma2", ParseGemma2},  {"granite", ParseGranite},     {"olmo2", ParseOlmo2},
+    {"glm4", ParseGlm4},
 };
 
 constexpr int64_t kMaxWidth = 1 << 20;
@@ -48,6 +50,15 @@ absl::Status ParseRopeScaling(const Metadata& metadata, const std::string& prefi
   rope->yarn_ext_factor = 1.0f;
   rope->yarn_attn_factor = static_cast<float>(attention_factor);
   rope->yarn_original_context = static_cast<int32_t>(original);
+  ASSIGN_OR_RETURN(double fast, metadata.GetDouble(prefix + "rope.scaling.yarn_beta_fast", 32.0));
+  ASSIGN_OR_RETURN(double slow, metadata.GetDouble(prefix + "rope.scaling.yarn_beta_slow", 1.0));
+  if (!(fast > 0) || !(slow > 0) || !(attention_factor > 0)) {
+    return absl::InvalidArgumentError("YaRN needs betas and a magnitude above 0");
+  }
+  rope->yarn_beta_fast = static_cast<float>(fast);
+  rope->yarn_beta_slow = static_cast<float>(slow);
+  ASSIGN_OR_RETURN(rope->yarn_round_range,
+                   metadata.GetBool(prefix + "rope.scaling.yarn_round_range", true));
   return absl::OkStatus();
 }
 
@@ -98,6 +109,8 @@ absl::StatusOr<Config> ParseCommon(const Metadata& metadata, ops::RopeKind rope_
   config.trained_context = static_cast<int32_t>(context);
   config.norm_epsilon = static_cast<float>(epsilon);
   config.attention_scale = 1.0f / std::sqrt(static_cast<float>(key_dim));
+  ASSIGN_OR_RETURN(double scale, metadata.GetDouble(prefix + "attention.scale", 0.0));
+  if (scale > 0) config.attention_scale = static_cast<float>(scale);
   LayerConfig layer;
   layer.rope.kind = rope_kind;
   layer.rope.dim = static_cast<int32_t>(rope_dim);

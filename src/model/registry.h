@@ -28,6 +28,11 @@ absl::StatusOr<Config> ParsePhi3(const Metadata& metadata);
 absl::StatusOr<Config> ParseQwen3Moe(const Metadata& metadata);
 absl::StatusOr<Config> ParseGptOss(const Metadata& metadata);
 absl::StatusOr<Config> ParseDeepseek2(const Metadata& metadata);
+absl::StatusOr<Config> ParseQwen2Moe(const Metadata& metadata);
+absl::StatusOr<Config> ParseGemma2(const Metadata& metadata);
+absl::StatusOr<Config> ParseGranite(const Metadata& metadata);
+absl::StatusOr<Config> ParseOlmo2(const Metadata& metadata);
+absl::StatusOr<Config> ParseGlm4(const Metadata& metadata);
 
 // The values that all of them share, read from "<architecture>.…" keys with the documented
 // defaults; every layer gets the same rope with scaling as the metadata says. A rope scaling kind

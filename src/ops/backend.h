@@ -87,6 +87,10 @@ class Backend {
                                  const ExpertWeights& weights, const ExpertScratch& scratch,
                                  Matrix out);
 
+  // out.row(r) *= sigmoid(x.row(r) . gate): how much of a shared expert a token takes. Composed on
+  // the host like ExpertFfn, with the same duty to override.
+  virtual absl::Status ScaleBySigmoid(Matrix x, Vector gate, Matrix out);
+
   // x += y.
   virtual absl::Status Add(Matrix x, Matrix y) = 0;
   // x *= scale.

@@ -302,4 +302,22 @@ absl::Status Backend::ExpertFfn(Matrix x, const ExpertRouting& routing, const Ex
   return absl::OkStatus();
 }
 
+absl::Status Backend::ScaleBySigmoid(Matrix x, Vector gate, Matrix out) {
+  RETURN_IF_ERROR(CheckMatrix("ScaleBySigmoid", "input", x));
+  RETURN_IF_ERROR(CheckMatrix("ScaleBySigmoid", "output", out));
+  if (gate.data == nullptr || gate.size != x.cols || out.rows != x.rows) {
+    return absl::InvalidArgumentError(
+        fmt::format("ScaleBySigmoid: input [{}, {}], gate of {}, output of {} rows", x.rows, x.cols,
+                    gate.size, out.rows));
+  }
+  RETURN_IF_ERROR(Synchronize());
+  for (int32_t r = 0; r < x.rows; ++r) {
+    double score = 0;
+    for (int32_t i = 0; i < x.cols; ++i) score += double{x.row(r)[i]} * gate.data[i];
+    const auto share = static_cast<float>(1.0 / (1.0 + std::exp(-score)));
+    for (int32_t i = 0; i < out.cols; ++i) out.row(r)[i] *= share;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace terrace::ops

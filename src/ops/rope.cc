@@ -22,8 +22,14 @@ RopeTable::RopeTable(const RopeParams& p) {
   double low = 0;
   double high = 0;
   if (ext != 0) {
-    low = std::max(0.0, std::floor(CorrectionDim(p, p.yarn_beta_fast)));
-    high = std::min(p.dim - 1.0, std::ceil(CorrectionDim(p, p.yarn_beta_slow)));
+    low = CorrectionDim(p, p.yarn_beta_fast);
+    high = CorrectionDim(p, p.yarn_beta_slow);
+    if (p.yarn_round_range) {
+      low = std::floor(low);
+      high = std::ceil(high);
+    }
+    low = std::max(0.0, low);
+    high = std::min(p.dim - 1.0, high);
   }
   for (int i = 0; i < pairs; ++i) {
     double frequency = std::pow(static_cast<double>(p.base), -2.0 * i / p.dim);

@@ -117,6 +117,7 @@ struct RopeParams {
   float yarn_beta_fast = 32.0f;
   float yarn_beta_slow = 1.0f;
   int32_t yarn_original_context = 0;
+  bool yarn_round_range = true;  // the corrected pairs' range is rounded outward to whole pairs
 };
 
 struct AttentionParams {

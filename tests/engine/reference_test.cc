@@ -1,0 +1,84 @@
+// Checkpoints that the reference library made (tests/data/checkpoints/make.py), against its logits:
+// whole forward passes of architectures and of kinds of rope scaling, read from safetensors
+// folders.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "engine/testing.h"
+
+namespace terrace::engine {
+namespace {
+
+constexpr uint64_t kBudget = 64 * kMiB;
+
+// As in golden_test.cc: the error of an operator, of size `u` relative to a stream of unit RMS,
+// adds up over 2 L + 1 blocks; the worst of n logits is sqrt(2 ln n) of its RMS.
+double Tolerance(int layers, double u, size_t values) {
+  return u * std::sqrt(2.0 * layers + 1) * std::sqrt(2 * std::log(static_cast<double>(values)));
+}
+
+// With KV in float32 what is left are sums of at most 128 terms; in F16, their rounding; and for
+// CPU variants activations in BF16.
+constexpr double kF32 = 128 * 0x1p-24;
+constexpr double kF16 = 0x1p-11 / 1.7320508;
+constexpr double kBf16 = 0x1p-9 / 1.7320508 * 2;
+
+class ReferenceCheckpoint : public testing::TestWithParam<std::string> {};
+
+void Check(const std::string& name, const std::string& variant, double u,
+           ops::KvDType kv = ops::KvDType::kF16) {
+  SCOPED_TRACE(name + " on " + variant);
+  const std::string folder = std::string(TERRACE_TEST_DATA) + "/checkpoints/" + name;
+  const auto tokens = boost::json::value_to<std::vector<int32_t>>(
+      boost::json::parse(ReadFile(folder + "/tokens.json")).at("tokens"));
+  const std::string raw = ReadFile(folder + "/logits.f32");
+  std::vector<float> want(raw.size() / sizeof(float));
+  std::memcpy(want.data(), raw.data(), raw.size());
+  Rig rig(variant, kBudget);
+  EngineModelOptions options;
+  options.kv_dtype = kv;
+  auto model = rig.Open(folder, "m", false, std::move(options));
+  ASSERT_NE(model, nullptr);
+  auto logits = rig.engine().AllLogits(*model, tokens);
+  ASSERT_TRUE(logits.ok()) << logits.status();
+  ASSERT_EQ(logits->size(), want.size());
+  double squares = 0, worst = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    squares += double{want[i]} * want[i];
+    worst = std::max(worst, std::abs(double{(*logits)[i]} - want[i]));
+  }
+  const double rms = std::sqrt(squares / static_cast<double>(want.size()));
+  const double tolerance =
+      rms * Tolerance(model->architecture().config().layer_count(), u, want.size());
+  std::printf("%s on %s: worst error %.2g of the RMS, tolerance %.2g\n", name.c_str(),
+              variant.c_str(), worst / rms, tolerance / rms);
+  EXPECT_LE(worst, tolerance);
+}
+
+TEST_P(ReferenceCheckpoint, GivesTheLogitsOfTheReferenceLibrary) {
+  Check(GetParam(), "ref", kF32, ops::KvDType::kF32);
+  Check(GetParam(), "ref", kF16);
+  for (const ops::CpuVariant& variant : ops::CpuVariants()) {
+    if (variant.supported) Check(GetParam(), std::string(variant.name), kBf16);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ReferenceCheckpoint,
+                         testing::Values("llama-yarn", "llama-linear", "llama-dynamic",
+                                         "llama-frequencies", "mistral-window", "qwen3-yarn",
+                                         "gemma2", "granite", "olmo2", "glm4", "qwen2-moe",
+                                         "deepseek-v3-yarn", "gpt-oss-yarn"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           for (char& c : name) c = c == '-' ? '_' : c;
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace terrace::engine
