@@ -93,6 +93,7 @@ int RunCli(const std::vector<std::string>& arguments, Io* io) {
   AddPullCommand(root, &invocation);
   AddListCommand(root, &invocation);
   AddShowCommand(root, &invocation);
+  AddConvertCommand(root, &invocation);
   AddStoreCommands(root, &invocation);
   AddPlanCommand(root, &invocation);
   AddTopCommand(root, &invocation);
@@ -125,6 +126,7 @@ void AddDebugCommand(Command root, Invocation* invocation) {
   AddDebugTokenize(debug, invocation);
   AddDebugRender(debug, invocation);
   AddDebugLogits(debug, invocation);
+  AddDebugEmbed(debug, invocation);
   AddDebugVariants(debug, invocation);
 }
 

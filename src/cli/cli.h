@@ -40,6 +40,7 @@ void AddServeCommand(Command root, Invocation* invocation);
 void AddRunCommand(Command root, Invocation* invocation);
 void AddListCommand(Command root, Invocation* invocation);
 void AddShowCommand(Command root, Invocation* invocation);
+void AddConvertCommand(Command root, Invocation* invocation);
 void AddStoreCommands(Command root, Invocation* invocation);  // rm, rollback, import
 void AddPlanCommand(Command root, Invocation* invocation);
 void AddTopCommand(Command root, Invocation* invocation);
@@ -52,6 +53,7 @@ void AddVersionCommand(Command root, Invocation* invocation);
 // The parts of `terrace debug`.
 void AddDebugTokenize(Command debug, Invocation* invocation);
 void AddDebugRender(Command debug, Invocation* invocation);
+void AddDebugEmbed(Command debug, Invocation* invocation);
 void AddDebugLogits(Command debug, Invocation* invocation);
 void AddDebugVariants(Command debug, Invocation* invocation);
 

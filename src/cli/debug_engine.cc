@@ -1,11 +1,14 @@
-// terrace debug logits, terrace debug variants: the engine without a server.
+// terrace debug logits, embed and variants: the engine without a server.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <bit>
 #include <boost/json.hpp>
 #include <fstream>
+#include <istream>
 #include <memory>
 #include <ostream>
+#include <string>
 
 #include "base/status.h"
 #include "cli/cli.h"
@@ -13,6 +16,8 @@
 #include "cli/model_argument.h"
 #include "cli/runtime.h"
 #include "ops/cpu/cpu_backend.h"
+#include "text/tokenizer.h"
+#include "text/tokenizer_metadata.h"
 
 namespace terrace::cli {
 namespace {
@@ -65,6 +70,31 @@ absl::Status Logits(const Invocation& invocation, const LogitsOptions& options) 
   return absl::OkStatus();
 }
 
+struct EmbedOptions {
+  ConfigOptions config;
+  std::string model;
+};
+
+// Standard input, a text a line, as vectors, a JSON list a line.
+absl::Status Embed(const Invocation& invocation, const EmbedOptions& options) {
+  ASSIGN_OR_RETURN(server::LoadedConfig loaded, options.config.Load(*invocation.io));
+  ASSIGN_OR_RETURN(std::string path, FindModel(loaded.config, options.model));
+  ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime, Runtime::Create(loaded.config));
+  runtime->set_write_images(false);
+  ASSIGN_OR_RETURN(std::shared_ptr<engine::EngineModel> model,
+                   runtime->OpenModel("model", path, 0, 0));
+  ASSIGN_OR_RETURN(TokenizerConfig config,
+                   TokenizerConfigFromMetadata(model->weights().metadata()));
+  ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(std::move(config)));
+  for (std::string line; std::getline(*invocation.io->in, line);) {
+    ASSIGN_OR_RETURN(std::vector<int32_t> ids,
+                     tokenizer->Encode(std::string_view(line), {.add_special = true}));
+    ASSIGN_OR_RETURN(std::vector<float> vector, runtime->engine().Embed(*model, ids));
+    *invocation.io->out << fmt::format("[{}]\n", fmt::join(vector, ","));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Variants(const Invocation& invocation) {
   std::vector<ops::CpuVariant> variants = ops::CpuVariants();
   variants.insert(variants.begin(), {"ref", "", true});
@@ -98,6 +128,16 @@ void AddDebugLogits(Command debug, Invocation* invocation) {
   command.Option("--tokens", &options->tokens, {"IDS", "Token ids, such as 1,2,3", true});
   command.Option("--out", &options->out, {"FILE", "File to write", true});
   command.Option("--variant", &options->variant, {"NAME", "The same as --device.variant"});
+  options->config.AddTo(command, {"memory", "storage", "device"});
+}
+
+void AddDebugEmbed(Command debug, Invocation* invocation) {
+  auto options = std::make_shared<EmbedOptions>();  // lives as long as the parser's callbacks
+  Command command = debug.Add("embed",
+                              "Print the vector that an encoder makes of each line of standard "
+                              "input, a JSON list a line",
+                              [invocation, options] { return Embed(*invocation, *options); });
+  command.Argument("model", &options->model, {"MODEL", kModelHelp, true});
   options->config.AddTo(command, {"memory", "storage", "device"});
 }
 

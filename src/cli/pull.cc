@@ -141,7 +141,7 @@ void AddPullCommand(Command root, Invocation* invocation) {
       "source", &options->source,
       {"SOURCE",
        "A path, a file:, http:, https: or s3://bucket/key URL of a GGUF file (any part of a split "
-       "set), or hf:owner/name[:file]; s3: takes AWS_* variables",
+       "set), or hf:owner/name[:file] (a GGUF file, or its checkpoint); s3: takes AWS_* variables",
        true});
   command.Option("--name", &options->name, {"NAME", "Name in the store; else from the source"});
   command.Option("--version", &options->version, {"VERSION", "Version; else the next number"});

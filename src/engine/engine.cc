@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -189,8 +190,33 @@ absl::Status Engine::Forward(EngineModel& model, const Rows& rows,
   return absl::OkStatus();
 }
 
+namespace {
+
+absl::Status CheckDecodes(const EngineModel& model) {
+  if (!model.architecture().config().encoder) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      fmt::format("model '{}' is an encoder: it gives vectors of texts, no tokens", model.name()));
+}
+
+absl::Status CheckTokens(const EngineModel& model, std::span<const int32_t> tokens) {
+  for (int32_t token : tokens) {
+    if (token < 0 || token >= model.vocab_size()) {
+      return absl::InvalidArgumentError(fmt::format(
+          "token {} is outside the vocabulary of {} tokens", token, model.vocab_size()));
+    }
+  }
+  if (tokens.size() > static_cast<size_t>(model.max_context())) {
+    return absl::InvalidArgumentError(fmt::format("{} tokens are more than the context of {}",
+                                                  tokens.size(), model.max_context()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<StepResult> Engine::Step(EngineModel& model, std::span<const StepEntry> entries,
                                         const tier::CancelFlag* cancel) {
+  RETURN_IF_ERROR(CheckDecodes(model));
   StepResult result;
   Rows rows;
   std::vector<const kv::Sequence*> arriving;
@@ -244,16 +270,8 @@ absl::StatusOr<StepResult> Engine::Step(EngineModel& model, std::span<const Step
 
 absl::StatusOr<std::vector<float>> Engine::AllLogits(EngineModel& model,
                                                      std::span<const int32_t> tokens) {
-  for (int32_t token : tokens) {
-    if (token < 0 || token >= model.vocab_size()) {
-      return absl::InvalidArgumentError(fmt::format(
-          "token {} is outside the vocabulary of {} tokens", token, model.vocab_size()));
-    }
-  }
-  if (tokens.size() > static_cast<size_t>(model.max_context())) {
-    return absl::InvalidArgumentError(fmt::format("{} tokens are more than the context of {}",
-                                                  tokens.size(), model.max_context()));
-  }
+  RETURN_IF_ERROR(CheckDecodes(model));
+  RETURN_IF_ERROR(CheckTokens(model, tokens));
   kv::Sequence kv(manager_, nullptr, {}, {model.name(), "", tier::Kind::kKv},
                   model.kv_geometry().block_bytes());
   std::vector<float> out;
@@ -274,6 +292,30 @@ absl::StatusOr<std::vector<float>> Engine::AllLogits(EngineModel& model,
     kv.Commit(chunk);
   }
   return out;
+}
+
+absl::StatusOr<std::vector<float>> Engine::Embed(EngineModel& model,
+                                                 std::span<const int32_t> tokens) {
+  if (!model.architecture().config().encoder) {
+    return absl::FailedPreconditionError(fmt::format("model '{}' is not an encoder", model.name()));
+  }
+  if (tokens.empty()) return absl::InvalidArgumentError("there are no tokens to embed");
+  RETURN_IF_ERROR(CheckTokens(model, tokens));
+  Rows rows;
+  rows.tokens.assign(tokens.begin(), tokens.end());
+  rows.positions.resize(tokens.size());
+  std::iota(rows.positions.begin(), rows.positions.end(), 0);
+  rows.sequences.push_back({0, static_cast<int32_t>(tokens.size()), 0, {}});
+  rows.logit_rows = {static_cast<int32_t>(tokens.size()) - 1};
+  ops::Matrix pooled;
+  StepResult step;
+  RETURN_IF_ERROR(Forward(model, rows, {}, nullptr, &pooled, &step));
+  const std::span<const float> vector(pooled.row(0), static_cast<size_t>(pooled.cols));
+  if (!AllFinite(vector)) {
+    return absl::InternalError(
+        fmt::format("model '{}' computed a vector that is not finite", model.name()));
+  }
+  return std::vector<float>(vector.begin(), vector.end());
 }
 
 }  // namespace terrace::engine

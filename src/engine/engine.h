@@ -63,6 +63,10 @@ class Engine {
   // The logits after each of `tokens` [tokens, vocab], from a fresh sequence (diagnosis and tests).
   absl::StatusOr<std::vector<float>> AllLogits(EngineModel& model, std::span<const int32_t> tokens);
 
+  // The vector [width] that an encoder makes of a text's `tokens`. FailedPrecondition for a model
+  // that is none.
+  absl::StatusOr<std::vector<float>> Embed(EngineModel& model, std::span<const int32_t> tokens);
+
   tier::TierManager* manager() const { return manager_; }
   // Read by the scheduler on any thread.
   uint64_t workspace_bytes() const { return workspace_bytes_.load(std::memory_order_relaxed); }

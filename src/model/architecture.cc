@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "model/decoder.h"
+#include "model/encoder.h"
 #include "model/registry.h"
 
 namespace terrace::model {
@@ -17,6 +18,11 @@ absl::StatusOr<std::unique_ptr<Architecture>> Architecture::Create(const Metadat
   for (const ArchitectureEntry& entry : Architectures()) {
     if (entry.name != name) continue;
     ASSIGN_OR_RETURN(Config config, entry.parse(metadata));
+    if (config.encoder) {
+      ASSIGN_OR_RETURN(std::unique_ptr<Encoder> encoder,
+                       Encoder::Create(std::move(config), catalog));
+      return encoder;
+    }
     ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder, Decoder::Create(std::move(config), catalog));
     return decoder;
   }

@@ -41,6 +41,9 @@ struct LatentConfig {
   int32_t value_dim = 0;  // of a head after expansion
 };
 
+// What becomes of the states of an encoder's tokens: the text's vector.
+enum class Pooling : uint8_t { kMean, kFirst };
+
 struct Config {
   std::string architecture;  // "qwen3"
   int32_t width = 0;         // of the residual stream
@@ -73,6 +76,9 @@ struct Config {
   std::string ffn_norm_name = "ffn_norm.weight";
   bool uses_rope_factors = false;  // rope_freqs.weight is bound to rope layers without a window
   std::vector<LayerConfig> layers;
+  bool encoder = false;  // gives texts' vectors, no logits (encoder.h)
+  Pooling pooling = Pooling::kMean;
+  bool normalize_pooled = true;  // vectors get length 1
 
   int32_t layer_count() const { return static_cast<int32_t>(layers.size()); }
 };

@@ -15,7 +15,7 @@ constexpr ArchitectureEntry kEntries[] = {
     {"gemma3", ParseGemma3},  {"phi3", ParsePhi3},           {"qwen3moe", ParseQwen3Moe},
     {"gpt-oss", ParseGptOss}, {"deepseek2", ParseDeepseek2}, {"qwen2moe", ParseQwen2Moe},
     {"gemma2", ParseGemma2},  {"granite", ParseGranite},     {"olmo2", ParseOlmo2},
-    {"glm4", ParseGlm4},
+    {"glm4", ParseGlm4},      {"bert", ParseBert},
 };
 
 constexpr int64_t kMaxWidth = 1 << 20;

@@ -33,6 +33,7 @@ absl::StatusOr<Config> ParseGemma2(const Metadata& metadata);
 absl::StatusOr<Config> ParseGranite(const Metadata& metadata);
 absl::StatusOr<Config> ParseOlmo2(const Metadata& metadata);
 absl::StatusOr<Config> ParseGlm4(const Metadata& metadata);
+absl::StatusOr<Config> ParseBert(const Metadata& metadata);
 
 // The values that all of them share, read from "<architecture>.…" keys with the documented
 // defaults; every layer gets the same rope with scaling as the metadata says. A rope scaling kind

@@ -68,6 +68,47 @@ absl::Status ReadTables(const Metadata& metadata, TokenizerConfig* config) {
   return absl::OkStatus();
 }
 
+// WordPiece tables, in which a word's first piece begins with U+2581 and the others with nothing,
+// as a pipeline of BERT's own steps.
+absl::Status MakeWordPiece(const Metadata& metadata, TokenizerConfig* config) {
+  TokenizerPipeline& pipeline = config->pipeline.emplace();
+  pipeline.model = TokenizerPipeline::Model::kWordPiece;
+  pipeline.decode = TokenizerPipeline::Decode::kWordPiece;
+  pipeline.continuing_prefix = "##";
+  pipeline.strip_space = true;
+  NormalizerStep bert;
+  bert.kind = NormalizerStep::Kind::kBert;
+  pipeline.normalizers = {bert};
+  SplitStep split;
+  split.kind = SplitStep::Kind::kBert;
+  pipeline.splits = {split};
+  constexpr std::string_view kSpace = "\xE2\x96\x81";
+  for (size_t i = 0; i < config->tokens.size(); ++i) {
+    std::string& token = config->tokens[i];
+    const int32_t type = i < config->types.size() ? config->types[i] : 1;
+    if (type != static_cast<int32_t>(TokenType::kNormal)) continue;
+    if (token.starts_with(kSpace)) {
+      token.erase(0, kSpace.size());
+    } else {
+      token.insert(0, pipeline.continuing_prefix);
+    }
+  }
+  // Files name the separator with or without the misspelling of the first ones.
+  for (const char* key : {"cls_token_id", "seperator_token_id", "separator_token_id"}) {
+    std::optional<int64_t> id;
+    RETURN_IF_ERROR(ReadId(metadata, key, &id));
+    if (!id) continue;
+    std::vector<int32_t>& ids =
+        std::string_view(key) == "cls_token_id" ? pipeline.prefix : pipeline.suffix;
+    if (ids.empty()) ids.push_back(static_cast<int32_t>(*id));
+  }
+  if (pipeline.prefix.empty() && config->bos) {
+    pipeline.prefix.push_back(static_cast<int32_t>(*config->bos));
+  }
+  config->model = "tokenizer.json";
+  return absl::OkStatus();
+}
+
 absl::StatusOr<TokenizerConfig> FromTables(const Metadata& metadata) {
   TokenizerConfig config;
   ASSIGN_OR_RETURN(config.model, metadata.GetString(Key("model")));
@@ -83,6 +124,7 @@ absl::StatusOr<TokenizerConfig> FromTables(const Metadata& metadata) {
   RETURN_IF_ERROR(ReadFlag(metadata, "add_bos_token", &config.add_bos));
   RETURN_IF_ERROR(ReadFlag(metadata, "add_eos_token", &config.add_eos));
   RETURN_IF_ERROR(ReadFlag(metadata, "add_space_prefix", &config.add_space_prefix));
+  if (config.model == "bert") RETURN_IF_ERROR(MakeWordPiece(metadata, &config));
   return config;
 }
 

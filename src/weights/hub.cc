@@ -117,8 +117,28 @@ absl::StatusOr<HubSource> ParseHub(const std::string& source) {
 
 struct HubListing {
   std::string revision;
-  std::map<std::string, RemoteFile> files;  // by path; only GGUF files
+  std::map<std::string, RemoteFile> files;       // by path; only GGUF files
+  std::map<std::string, RemoteFile> checkpoint;  // the files of a safetensors folder
 };
+
+// The files of a repository that make up a checkpoint; what else lies there (the same weights in
+// other formats among it) is left.
+bool IsCheckpointFile(std::string_view path) {
+  for (std::string_view name :
+       {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+        "chat_template.jinja", "chat_template.json", "model.safetensors.index.json",
+        "1_Pooling/config.json"}) {
+    if (path == name) return true;
+  }
+  return path.starts_with("model") && path.ends_with(".safetensors") &&
+         path.find('/') == std::string_view::npos;
+}
+
+bool IsCheckpoint(const HubListing& listing) {
+  return listing.checkpoint.contains("config.json") &&
+         std::any_of(listing.checkpoint.begin(), listing.checkpoint.end(),
+                     [](const auto& file) { return file.first.ends_with(".safetensors"); });
+}
 
 absl::StatusOr<HubListing> ParseListing(const std::string& text, const std::string& url) {
   auto bad = [&](std::string_view what) {
@@ -145,7 +165,8 @@ absl::StatusOr<HubListing> ParseListing(const std::string& text, const std::stri
     if (path == nullptr || !path->is_string()) continue;
     RemoteFile remote;
     std::string name(path->get_string());
-    if (!name.ends_with(".gguf") || BaseName(name).starts_with('.')) continue;
+    const bool checkpoint = IsCheckpointFile(name);
+    if (!checkpoint && (!name.ends_with(".gguf") || BaseName(name).starts_with('.'))) continue;
     const json::value* size = file->if_contains("size");
     if (size != nullptr) remote.bytes = size->to_number<uint64_t>(error);
     const json::value* lfs = file->if_contains("lfs");
@@ -155,7 +176,7 @@ absl::StatusOr<HubListing> ParseListing(const std::string& text, const std::stri
       auto digits = ParseSha256(std::string(sha256->get_string()));
       if (digits.ok()) remote.sha256 = *digits;
     }
-    listing.files.emplace(std::move(name), std::move(remote));
+    (checkpoint ? listing.checkpoint : listing.files).emplace(std::move(name), std::move(remote));
   }
   return listing;
 }
@@ -189,6 +210,26 @@ absl::StatusOr<Candidate> Choose(const HubListing& listing, const HubSource& hub
                   hub.repository, hub.repository, BaseName(candidates.begin()->first), choices));
 }
 
+// All files of a checkpoint, config.json first.
+RemoteModel WholeCheckpoint(const HubListing& listing, const std::string& repository,
+                            const std::string& base) {
+  RemoteModel model;
+  model.suggested_name = StoreName(BaseName(repository));
+  model.identity = fmt::format("hf:{}@{}:safetensors", repository, listing.revision);
+  for (const auto& [path, remote] : listing.checkpoint) {
+    RemoteFile file = remote;
+    file.name = path;
+    file.source =
+        fmt::format("{}/{}/resolve/{}/{}", base, repository, listing.revision, Escape(path));
+    if (path == "config.json") {
+      model.files.insert(model.files.begin(), std::move(file));
+    } else {
+      model.files.push_back(std::move(file));
+    }
+  }
+  return model;
+}
+
 absl::StatusOr<RemoteModel> ResolveHub(const std::string& source, const std::string& endpoint,
                                        const FetchOptions& options) {
   ASSIGN_OR_RETURN(HubSource hub, ParseHub(source));
@@ -197,6 +238,10 @@ absl::StatusOr<RemoteModel> ResolveHub(const std::string& source, const std::str
   std::string url = fmt::format("{}/api/models/{}?blobs=true", base, hub.repository);
   ASSIGN_OR_RETURN(std::string text, FetchText(url, kMaxListBytes, options));
   ASSIGN_OR_RETURN(HubListing listing, ParseListing(text, url));
+  const bool asked = hub.file == "safetensors", free = hub.file.empty() && listing.files.empty();
+  if ((asked || free) && IsCheckpoint(listing)) {
+    return WholeCheckpoint(listing, hub.repository, base);
+  }
   ASSIGN_OR_RETURN(Candidate candidate, Choose(listing, hub));
   RemoteModel model;
   std::string_view repository_name = BaseName(hub.repository);

@@ -106,15 +106,34 @@ void ReadNote(const std::string& folder, StoredVersion* version) {
   }
 }
 
+// A folder with a safetensors checkpoint.
+void ReadCheckpoint(const std::string& folder, StoredVersion* version) {
+  version->path = folder;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    if (entry->path().extension() != ".safetensors") continue;
+    std::error_code ignored;
+    const uint64_t bytes = entry->file_size(ignored);
+    if (ignored) continue;
+    version->bytes += bytes;
+    ++version->parts;
+  }
+  if (version->parts == 0) version->problem = fmt::format("'{}' holds no weights", folder);
+}
+
 StoredVersion ReadVersion(const std::string& folder, const std::string& name,
                           const std::string& current) {
   StoredVersion version;
   version.version = name;
   version.current = name == current;
   ReadNote(folder, &version);
+  std::error_code error;
   auto models = format::ListModelFiles(folder);
   if (!models.ok()) {
     version.problem = Message(models.status());
+  } else if (models->empty() && fs::is_regular_file(folder + "/config.json", error)) {
+    ReadCheckpoint(folder, &version);
   } else if (models->size() != 1) {
     version.problem = fmt::format("'{}' holds {} models, not one", folder, models->size());
   } else {

@@ -64,6 +64,8 @@ absl::StatusOr<FetchResult> FetchOne(const RemoteModel& model, size_t index,
                                      const std::string& folder, const PullOptions& options) {
   const RemoteFile& file = model.files[index];
   std::string path = fmt::format("{}/{}", folder, file.name);
+  std::error_code ignored;  // what cannot be made is told by the fetch
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   // A file of a set that an earlier attempt completed is taken only if its checksum proves it.
   if (!file.sha256.empty() && DigestOf(path) == file.sha256) {
     std::error_code error;
@@ -125,7 +127,7 @@ absl::StatusOr<PullResult> Pull(const std::string& source, const ModelStore& sto
     files[i].sha256 = fetched->sha256;
     result.resumed_at_bytes += fetched->resumed_at_bytes;
   }
-  auto opened = format::OpenGguf(incoming->folder() + "/" + model.files[0].name);
+  auto opened = format::OpenModel(incoming->folder() + "/" + model.files[0].name);
   if (!opened.ok()) {
     store.Discard(std::move(incoming)).IgnoreError();
     return WithContext(opened.status(),

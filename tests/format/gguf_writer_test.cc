@@ -40,7 +40,7 @@ TEST(GgufWriter, GoldenModelsSurviveARoundTrip) {
   }
 }
 
-TEST(GgufWriter, AFullDiskLeavesNothingBehind) {
+TEST(GgufWriter, A09AFullDiskLeavesNothingBehind) {
   TempFolder folder;
   GgufWriter writer;
   writer.AddTensor("t", DType::kF32, {{1 << 20}}, std::vector<std::byte>(4 << 20));

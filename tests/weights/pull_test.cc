@@ -220,6 +220,36 @@ TEST_F(PullTest, ASplitHubModelKeepsFinishedPartsOverAnInterruption) {
   EXPECT_EQ(server_.requests().size(), before + 2) << "the listing and the third part";
 }
 
+TEST_F(PullTest, ACheckpointComesWholeFromAHub) {
+  const std::string folder = std::string(TERRACE_TEST_DATA) + "/checkpoints/granite/";
+  std::vector<std::pair<std::string, std::string>> files = {
+      {"README.md", "x"},
+      {"pytorch_model.bin", "the same weights"},
+      {"1_Pooling/config.json", R"({"pooling_mode_mean_tokens":true})"},
+      {"config.json", ReadFile(folder + "config.json")},
+      {"model.safetensors", ReadFile(folder + "model.safetensors")}};
+  SetRepository(files);
+  auto result = Get("hf:owner/Tiny-GGUF");
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->version.parts, 1u);
+  EXPECT_EQ(result->version.bytes, files[4].second.size());
+  EXPECT_TRUE(format::OpenModel(result->version.path).ok());
+  EXPECT_EQ(ReadFile(result->version.path + "/1_Pooling/config.json"), files[2].second);
+  EXPECT_FALSE(fs::exists(result->version.path + "/pytorch_model.bin"));
+  EXPECT_EQ(store_.Resolve(result->name)->path, result->version.path);
+  EXPECT_TRUE(Get("hf:owner/Tiny-GGUF")->already_there);
+
+  // Beside a GGUF file it must be asked for.
+  files.push_back({"tiny.gguf", model_});
+  SetRepository(files);
+  EXPECT_EQ(ReadFile(Get("hf:owner/Tiny-GGUF")->version.path), model_);
+  EXPECT_TRUE(Get("hf:owner/Tiny-GGUF:safetensors")->already_there);
+
+  // A config without weights is no model.
+  SetRepository({files[3]});
+  EXPECT_THAT(Error("hf:owner/Tiny-GGUF"), HasSubstr("no GGUF file"));
+}
+
 TEST_F(PullTest, BadHubSourcesAndListings) {
   for (const char* bad : {"hf:", "hf:x", "hf:a/b/c", "hf:../x", "hf:a/..", "hf:a b/c", "hf:/x"}) {
     EXPECT_THAT(Error(bad), HasSubstr("hf:owner/name")) << bad;

@@ -42,6 +42,7 @@ constexpr std::array kFamilies = {
     Family{"granite", "granite", Naming::kLlama, 1e-6, 10000},
     Family{"olmo2", "olmo2", Naming::kOlmo2, 1e-5, 10000},
     Family{"glm4", "glm4", Naming::kGlm4, 1.5625e-07, 10000},
+    Family{"bert", "bert", Naming::kBert, 1e-12, 0},
     Family{"gpt_oss", "gpt-oss", Naming::kGptOss, 1e-5, 150000},
 };
 
@@ -56,6 +57,11 @@ class Translator {
     out_.architecture = family_.architecture;
     out_.naming = family_.naming;
     out_.metadata.Set("general.architecture", out_.architecture);
+    if (family_.naming == Naming::kBert) {
+      RETURN_IF_ERROR(Bert());
+      RETURN_IF_ERROR(Quantization());
+      return std::move(out_);
+    }
     RETURN_IF_ERROR(Shape());
     RETURN_IF_ERROR(Attention());
     RETURN_IF_ERROR(ReadRope(text_, Prefix(), &out_));
@@ -140,6 +146,30 @@ class Translator {
     }
     ASSIGN_OR_RETURN(const double base, Noted("rope_theta", family_.base));
     Set("rope.freq_base", base);
+    return absl::OkStatus();
+  }
+
+  absl::Status Bert() {
+    ASSIGN_OR_RETURN(const int64_t width, Int("hidden_size", 1));
+    ASSIGN_OR_RETURN(out_.layers, Part("num_hidden_layers", 1));
+    ASSIGN_OR_RETURN(const int64_t ffn, Int("intermediate_size", 1));
+    ASSIGN_OR_RETURN(out_.heads, Part("num_attention_heads", 1));
+    ASSIGN_OR_RETURN(const int64_t context, Int("max_position_embeddings", 1));
+    ASSIGN_OR_RETURN(const double epsilon, Noted("layer_norm_eps", family_.epsilon));
+    ASSIGN_OR_RETURN(const std::string activation, text_["hidden_act"].String("gelu"));
+    ASSIGN_OR_RETURN(const std::string places, text_["position_embedding_type"].String("absolute"));
+    if (activation != "gelu" || places != "absolute") {
+      return absl::UnimplementedError(fmt::format(
+          "config.json: hidden_act '{}' with position_embedding_type '{}' is not read by this "
+          "build (gelu with absolute is)",
+          activation, places));
+    }
+    Set("embedding_length", width);
+    Set("block_count", out_.layers);
+    Set("feed_forward_length", ffn);
+    Set("context_length", context);
+    Set("attention.head_count", out_.heads);
+    Set("attention.layer_norm_epsilon", epsilon);
     return absl::OkStatus();
   }
 

@@ -23,6 +23,7 @@ enum class Naming : uint8_t {
   kGptOss,
   kOlmo2,  // norms after blocks only
   kGlm4,   // norms around blocks
+  kBert,
 };
 
 struct CheckpointConfig {

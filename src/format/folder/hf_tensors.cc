@@ -21,6 +21,10 @@ class Mapper {
       : config_(config), reader_(reader), forms_(&config, reader) {}
 
   absl::StatusOr<std::vector<TensorInfo>> Run() {
+    if (config_.naming == Naming::kBert) {
+      RETURN_IF_ERROR(Bert());
+      return std::move(tensors_);
+    }
     FindPrefix();
     RETURN_IF_ERROR(Ends());
     for (int64_t layer = 0; layer < config_.layers; ++layer) {
@@ -34,6 +38,33 @@ class Mapper {
   }
 
  private:
+  absl::Status Bert() {
+    prefix_ = forms_.Find("bert.embeddings.word_embeddings.weight") == Recipe::kNone ? "" : "bert.";
+    const std::string embeddings = prefix_ + "embeddings.";
+    RETURN_IF_ERROR(Floats(embeddings + "word_embeddings.weight", "token_embd.weight"));
+    RETURN_IF_ERROR(Floats(embeddings + "position_embeddings.weight", "position_embd.weight"));
+    RETURN_IF_ERROR(Floats(embeddings + "token_type_embeddings.weight", "token_types.weight"));
+    RETURN_IF_ERROR(Norm(embeddings + "LayerNorm", "token_embd_norm"));
+    for (int64_t layer = 0; layer < config_.layers; ++layer) {
+      from_ = fmt::format("{}encoder.layer.{}.", prefix_, layer);
+      to_ = fmt::format("blk.{}.", layer);
+      RETURN_IF_ERROR(Linear(from_ + "attention.self.query", to_ + "attn_q"));
+      RETURN_IF_ERROR(Linear(from_ + "attention.self.key", to_ + "attn_k"));
+      RETURN_IF_ERROR(Linear(from_ + "attention.self.value", to_ + "attn_v"));
+      RETURN_IF_ERROR(Linear(from_ + "attention.output.dense", to_ + "attn_output"));
+      RETURN_IF_ERROR(Norm(from_ + "attention.output.LayerNorm", to_ + "attn_output_norm"));
+      RETURN_IF_ERROR(Linear(from_ + "intermediate.dense", to_ + "ffn_up"));
+      RETURN_IF_ERROR(Linear(from_ + "output.dense", to_ + "ffn_down"));
+      RETURN_IF_ERROR(Norm(from_ + "output.LayerNorm", to_ + "layer_output_norm"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Norm(const std::string& from, const std::string& to) {
+    RETURN_IF_ERROR(Floats(from + ".weight", to + ".weight"));
+    return Floats(from + ".bias", to + ".bias");
+  }
+
   // What stands before "embed_tokens" and "layers".
   void FindPrefix() {
     constexpr std::string_view kFirst = "layers.0.post_attention_layernorm.weight";

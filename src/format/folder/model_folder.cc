@@ -211,8 +211,26 @@ class FolderReader {
     ASSIGN_OR_RETURN(const json::value generation, ParseFile("generation_config.json"));
     RETURN_IF_ERROR(EndTokens(JsonNode(&config, "config.json"),
                               JsonNode(&generation, "generation_config.json")));
+    RETURN_IF_ERROR(Pooling());
     for (auto& file : small_files_) model_.files.push_back(std::move(file));
     for (auto& identity : small_identity_) model_.identity.push_back(std::move(identity));
+    return absl::OkStatus();
+  }
+
+  // How the sentence-transformers library pools the states of an encoder.
+  absl::Status Pooling() {
+    ASSIGN_OR_RETURN(const json::value file, ParseFile("1_Pooling/config.json"));
+    const JsonNode pooling(&file, "1_Pooling/config.json");
+    ASSIGN_OR_RETURN(const bool first, pooling["pooling_mode_cls_token"].Bool(false));
+    ASSIGN_OR_RETURN(const bool mean, pooling["pooling_mode_mean_tokens"].Bool(!first));
+    if (first == mean) {
+      return absl::UnimplementedError(fmt::format(
+          "'{}': pooling by the mean or the first token is read by this build, nothing else",
+          PathOf("1_Pooling/config.json")));
+    }
+    if (model_.metadata.Has("bert.embedding_length")) {
+      model_.metadata.Set("bert.pooling_type", int64_t{mean ? 1 : 2});
+    }
     return absl::OkStatus();
   }
 

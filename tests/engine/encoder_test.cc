@@ -1,0 +1,107 @@
+// Texts' vectors from an encoder, against the reference library's states of every token.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "engine/testing.h"
+
+namespace terrace::engine {
+namespace {
+
+using testing::HasSubstr;
+
+class EncoderTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    source_ = std::string(TERRACE_TEST_DATA) + "/checkpoints/bert";
+    tokens_ = boost::json::value_to<std::vector<int32_t>>(
+        boost::json::parse(ReadFile(source_ + "/tokens.json")).at("tokens"));
+    const std::string raw = ReadFile(source_ + "/logits.f32");
+    states_.resize(raw.size() / sizeof(float));
+    std::memcpy(states_.data(), raw.data(), raw.size());
+    width_ = states_.size() / tokens_.size();
+  }
+
+  // The mean of the first `count` tokens' states, of length 1.
+  std::vector<double> Expected(size_t count) const {
+    std::vector<double> vector(width_);
+    for (size_t t = 0; t < count; ++t) {
+      for (size_t i = 0; i < width_; ++i) vector[i] += states_[t * width_ + i];
+    }
+    double squares = 0;
+    for (double x : vector) squares += x * x;
+    for (double& x : vector) x /= std::sqrt(squares);
+    return vector;
+  }
+
+  // Entries of a vector of length 1 may be off by `u` relative to states of unit RMS, for each of
+  // two layers' five operators.
+  void Check(const std::string& folder, size_t count) {
+    std::vector<std::string> variants = {"ref"};
+    for (const ops::CpuVariant& variant : ops::CpuVariants()) {
+      if (variant.supported) variants.emplace_back(variant.name);
+    }
+    for (const std::string& variant : variants) {
+      Rig rig(variant, 64 * kMiB);
+      auto model = rig.Open(folder, "m");
+      ASSERT_NE(model, nullptr);
+      auto vector = rig.engine().Embed(*model, tokens_);
+      ASSERT_TRUE(vector.ok()) << vector.status();
+      const std::vector<double> want = Expected(count);
+      ASSERT_EQ(vector->size(), want.size());
+      double worst = 0;
+      for (size_t i = 0; i < want.size(); ++i) {
+        worst = std::max(worst, std::abs((*vector)[i] - want[i]));
+      }
+      const double u = variant == "ref" ? 128 * 0x1p-24 : 0x1p-9;
+      EXPECT_LE(worst, u * std::sqrt(10.0)) << variant;
+    }
+  }
+
+  std::string source_;
+  std::vector<int32_t> tokens_;
+  std::vector<float> states_;
+  size_t width_ = 0;
+};
+
+TEST_F(EncoderTest, PoolsTheMeanOfAllTokens) { Check(source_, tokens_.size()); }
+
+TEST_F(EncoderTest, PoolsTheFirstTokenWhereTheFolderSaysSo) {
+  TempFolder folder;
+  std::filesystem::copy(
+      source_, folder.path(),
+      std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
+  std::filesystem::create_directory(folder.path() + "/1_Pooling");
+  std::ofstream(folder.path() + "/1_Pooling/config.json") << R"({"pooling_mode_cls_token":true})";
+  Check(folder.path(), 1);
+}
+
+TEST_F(EncoderTest, DoesNotGenerateAndRefusesWhatItCannotTake) {
+  Rig rig("ref", 64 * kMiB);
+  auto model = rig.Open(source_, "m");
+  ASSERT_NE(model, nullptr);
+  EXPECT_EQ(rig.engine().AllLogits(*model, tokens_).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(rig.engine().Step(*model, {}, nullptr).status().message()),
+              HasSubstr("is an encoder"));
+  EXPECT_EQ(rig.engine().Embed(*model, {}).status().code(), absl::StatusCode::kInvalidArgument);
+  const int32_t beyond[] = {96};
+  EXPECT_EQ(rig.engine().Embed(*model, beyond).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(model->max_context(), 64);
+  const std::vector<int32_t> long_text(65, 5);
+  EXPECT_EQ(rig.engine().Embed(*model, long_text).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  auto decoder = rig.Open(std::string(TERRACE_TEST_DATA) + "/checkpoints/granite", "d");
+  ASSERT_NE(decoder, nullptr);
+  EXPECT_EQ(rig.engine().Embed(*decoder, tokens_).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace terrace::engine
