@@ -60,6 +60,8 @@ absl::StatusOr<std::vector<Row>> RunStreams(const Context& context);
 absl::StatusOr<std::vector<Row>> RunArbiter(const Context& context);
 absl::StatusOr<std::vector<Row>> RunFrontend(const Context& context);
 absl::StatusOr<std::vector<Row>> RunEngine(const Context& context);
+absl::StatusOr<std::vector<Row>> RunZipf(const Context& context);
+absl::StatusOr<std::vector<Row>> RunStream(const Context& context);
 
 // One JSON array of {"law","measured","unit","reference","ratio","goal","holds"}; null for absent.
 std::string RowsJson(std::span<const Row> rows);

@@ -79,10 +79,11 @@ void AddTokenizer(const ModelShape& shape, GgufWriter* writer) {
 
 void AddHyperparameters(const GenerateOptions& options, GgufWriter* writer) {
   const ModelShape& shape = options.shape;
+  const std::string architecture = shape.experts > 0 ? "qwen3moe" : "qwen3";
   auto add = [&](std::string_view key, int64_t value) {
-    writer->AddInt(fmt::format("qwen3.{}", key), GgufValueType::kUint32, value);
+    writer->AddInt(fmt::format("{}.{}", architecture, key), GgufValueType::kUint32, value);
   };
-  writer->AddString("general.architecture", "qwen3");
+  writer->AddString("general.architecture", architecture);
   writer->AddString("general.name",
                     fmt::format("random {} {} seed {}", shape.name, options.format, options.seed));
   add("context_length", shape.context);
@@ -93,8 +94,13 @@ void AddHyperparameters(const GenerateOptions& options, GgufWriter* writer) {
   add("attention.head_count_kv", shape.kv_heads);
   add("attention.key_length", shape.head_dim);
   add("attention.value_length", shape.head_dim);
-  writer->AddFloat("qwen3.rope.freq_base", 1e6f);
-  writer->AddFloat("qwen3.attention.layer_norm_rms_epsilon", 1e-6f);
+  if (shape.experts > 0) {
+    add("expert_count", shape.experts);
+    add("expert_used_count", shape.experts_used);
+    add("expert_feed_forward_length", shape.ffn_width);
+  }
+  writer->AddFloat(architecture + ".rope.freq_base", 1e6f);
+  writer->AddFloat(architecture + ".attention.layer_norm_rms_epsilon", 1e-6f);
 }
 
 // Random rows are quantised once a dtype and row length; tensors are filled from these in an order
@@ -147,9 +153,7 @@ class Generator {
       Norm(name("attn_k_norm"), s.head_dim);
       RETURN_IF_ERROR(Matrix(name("attn_output"), Role::kOther, layer, s.width, query));
       Norm(name("ffn_norm"), s.width);
-      RETURN_IF_ERROR(Matrix(name("ffn_gate"), Role::kOther, layer, s.ffn_width, s.width));
-      RETURN_IF_ERROR(Matrix(name("ffn_up"), Role::kOther, layer, s.ffn_width, s.width));
-      RETURN_IF_ERROR(Matrix(name("ffn_down"), Role::kSensitive, layer, s.width, s.ffn_width));
+      RETURN_IF_ERROR(s.experts > 0 ? ExpertFfn(layer) : DenseFfn(layer));
     }
     Norm("output_norm.weight", s.width);
     return writer_.Write(path);
@@ -157,6 +161,24 @@ class Generator {
 
  private:
   enum class Role { kEmbedding, kSensitive, kOther };
+
+  absl::Status DenseFfn(int32_t layer) {
+    const ModelShape& s = options_.shape;
+    const std::string blk = fmt::format("blk.{}.ffn_", layer);
+    RETURN_IF_ERROR(Matrix(blk + "gate.weight", Role::kOther, layer, s.ffn_width, s.width));
+    RETURN_IF_ERROR(Matrix(blk + "up.weight", Role::kOther, layer, s.ffn_width, s.width));
+    return Matrix(blk + "down.weight", Role::kSensitive, layer, s.width, s.ffn_width);
+  }
+
+  absl::Status ExpertFfn(int32_t layer) {
+    const ModelShape& s = options_.shape;
+    const std::string blk = fmt::format("blk.{}.ffn_", layer);
+    RETURN_IF_ERROR(Stack(blk + "gate_inp.weight", DType::kF32, 0, s.experts, s.width));
+    const DType dtype = TypeOf(Role::kOther, layer);
+    RETURN_IF_ERROR(Stack(blk + "gate_exps.weight", dtype, s.experts, s.ffn_width, s.width));
+    RETURN_IF_ERROR(Stack(blk + "up_exps.weight", dtype, s.experts, s.ffn_width, s.width));
+    return Stack(blk + "down_exps.weight", dtype, s.experts, s.width, s.ffn_width);
+  }
 
   // As published files mix them: Q4_0 and Q4_K_M keep a tied embedding in Q6_K, and Q4_K_M the
   // value and down matrices of the first, the last and every third layer between.
@@ -174,11 +196,17 @@ class Generator {
 
   absl::Status Matrix(const std::string& name, Role role, int32_t layer, int64_t rows,
                       int64_t cols) {
-    const DType dtype = TypeOf(role, layer);
+    return Stack(name, TypeOf(role, layer), 0, rows, cols);
+  }
+
+  // `count` matrices as one tensor; 0: a plain matrix.
+  absl::Status Stack(const std::string& name, DType dtype, int64_t count, int64_t rows,
+                     int64_t cols) {
     ASSIGN_OR_RETURN(const std::vector<std::byte>* pool, pool_.Get(dtype, cols, options_.seed));
     const uint64_t row_bytes = RowBytes(dtype, static_cast<uint64_t>(cols));
     const uint64_t seed = options_.seed * 1'000'003 + ++tensors_;
-    const int64_t shape[] = {rows, cols};
+    const std::vector<int64_t> shape =
+        count > 0 ? std::vector<int64_t>{count, rows, cols} : std::vector<int64_t>{rows, cols};
     // Pieces begin anywhere; row r is always pool row Random(seed + r) % kRows.
     writer_.AddTensor(name, dtype, shape, [=](uint64_t offset, std::span<std::byte> out) {
       while (!out.empty()) {
@@ -237,8 +265,21 @@ absl::StatusOr<ModelShape> FindShape(std::string_view name) {
                       .vocab = 512,
                       .context = 2048};
   }
+  if (name == "small-moe") {
+    return ModelShape{.name = "small-moe",
+                      .layers = 6,
+                      .width = 256,
+                      .heads = 4,
+                      .kv_heads = 2,
+                      .head_dim = 64,
+                      .ffn_width = 256,
+                      .vocab = 2048,
+                      .context = 4096,
+                      .experts = 32,
+                      .experts_used = 4};
+  }
   return absl::NotFoundError(
-      fmt::format("no shape '{}'; there are qwen3-0.6b, small and tiny", name));
+      fmt::format("no shape '{}'; there are qwen3-0.6b, small, tiny and small-moe", name));
 }
 
 absl::Status GenerateModel(const GenerateOptions& options, const std::string& path) {

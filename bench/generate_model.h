@@ -13,7 +13,7 @@
 
 namespace terrace::bench {
 
-// A qwen3 dense decoder with tied embeddings.
+// A qwen3 decoder with tied embeddings; with experts a qwen3moe one.
 struct ModelShape {
   std::string name = "qwen3-0.6b";
   int32_t layers = 28;
@@ -24,9 +24,12 @@ struct ModelShape {
   int32_t ffn_width = 3072;
   int32_t vocab = 151'936;
   int32_t context = 40'960;
+  int32_t experts = 0;  // of ffn_width each; 0: a dense FFN
+  int32_t experts_used = 0;
 };
 
-// "qwen3-0.6b" as published, or "small" and "tiny" for tests. NotFound names the known ones.
+// "qwen3-0.6b" as published, or "small", "tiny" and "small-moe" for tests. NotFound names the known
+// ones.
 absl::StatusOr<ModelShape> FindShape(std::string_view name);
 
 // The formats that GenerateModel takes: "Q4_0", "Q4_K_M", "Q8_0", "F16", "BF16", "F32"; the mixed

@@ -67,7 +67,7 @@ int Main(int argc, char** argv) {
   app.add_option("--cache", cache, "Folder for generated models and their images")
       ->type_name("FOLDER");
   CLI::App* write = app.add_subcommand("generate", "Write a model with random weights");
-  write->add_option("--shape", shape, "qwen3-0.6b, small or tiny");
+  write->add_option("--shape", shape, "qwen3-0.6b, small, tiny or small-moe");
   write->add_option("--format", generate.format, "Q4_0, Q4_K_M, Q8_0, F16, BF16 or F32");
   write->add_option("--seed", generate.seed, "Other seeds give other weights");
   write->add_option("--out", out, "File to write")->required()->type_name("FILE");

@@ -59,10 +59,12 @@ class Waiter {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Bed>> Bed::Create(const Context& context, uint64_t budget_bytes) {
+absl::StatusOr<std::unique_ptr<Bed>> Bed::Create(const Context& context, uint64_t budget_bytes,
+                                                 const std::string& policy) {
   server::Config config;
   config.storage.disk_path = context.cache_folder + "/store";
   config.memory.hot_keep_us = 0;
+  config.memory.eviction_policy = policy;
   config.device.threads = context.threads;
   if (budget_bytes > 0) config.memory.device_budget_bytes = budget_bytes;
   auto bed = std::make_unique<Bed>();
@@ -86,10 +88,17 @@ absl::StatusOr<std::shared_ptr<engine::EngineModel>> Bed::Open(const std::string
 
 absl::StatusOr<Served> Bed::FirstToken(const engine::EngineModel& model, int32_t prompt_tokens,
                                        uint64_t salt) {
+  const uint64_t loaded_before = LoadedBytes();
+  ASSIGN_OR_RETURN(const Answered answered, Answer(model, prompt_tokens, 1, salt));
+  return Served{answered.first_token_us, answered.swap_us, LoadedBytes() - loaded_before};
+}
+
+absl::StatusOr<Answered> Bed::Answer(const engine::EngineModel& model, int32_t prompt_tokens,
+                                     int32_t tokens, uint64_t salt) {
   auto request = std::make_unique<Request>();
   request->id = fmt::format("bench-{}", ++asked_);
   request->model = model.name();
-  request->max_tokens = 1;
+  request->max_tokens = tokens;
   request->sampling.temperature = 0;
   Random random(salt);
   for (int32_t i = 0; i < prompt_tokens; ++i) {
@@ -98,13 +107,13 @@ absl::StatusOr<Served> Bed::FirstToken(const engine::EngineModel& model, int32_t
   }
   Waiter waiter(clock_);
   request->sink = std::make_unique<Waiter::Sink>(&waiter);
-  const uint64_t loaded_before = LoadedBytes();
   const int64_t start_us = clock_->NowUs();
   RETURN_IF_ERROR(scheduler_->Submit(std::move(request)));
   int64_t first_us = 0;
   const FinishInfo info = waiter.Wait(&first_us);
   if (info.reason == FinishReason::kError) return info.status;
-  return Served{first_us - start_us, info.timings.swap_us, LoadedBytes() - loaded_before};
+  return Answered{first_us - start_us, clock_->NowUs() - start_us, info.timings.swap_us,
+                  info.moved_bytes, info.completion_tokens};
 }
 
 uint64_t Bed::LoadedBytes() const {

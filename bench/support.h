@@ -3,6 +3,7 @@
 #ifndef TERRACE_BENCH_SUPPORT_H_
 #define TERRACE_BENCH_SUPPORT_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -23,10 +24,20 @@ struct Served {
   uint64_t loaded_bytes = 0;   // moved from disk meanwhile
 };
 
+struct Answered {
+  int64_t first_token_us = 0;  // both from Submit
+  int64_t total_us = 0;
+  int64_t swap_us = 0;
+  uint64_t moved_bytes = 0;  // of weights
+  int32_t tokens = 0;
+};
+
+// Requests may be made from several threads at once.
 class Bed {
  public:
   // `budget_bytes` 0: as much as the device has. Models and images lie in the cache folder.
-  static absl::StatusOr<std::unique_ptr<Bed>> Create(const Context& context, uint64_t budget_bytes);
+  static absl::StatusOr<std::unique_ptr<Bed>> Create(const Context& context, uint64_t budget_bytes,
+                                                     const std::string& policy = "cost");
 
   // Opens a model and waits until its image is complete.
   absl::StatusOr<std::shared_ptr<engine::EngineModel>> Open(const std::string& name,
@@ -34,6 +45,9 @@ class Bed {
   // One greedy token after a prompt of `prompt_tokens` tokens of its own (`salt`).
   absl::StatusOr<Served> FirstToken(const engine::EngineModel& model, int32_t prompt_tokens,
                                     uint64_t salt);
+  // `tokens` greedy ones instead.
+  absl::StatusOr<Answered> Answer(const engine::EngineModel& model, int32_t prompt_tokens,
+                                  int32_t tokens, uint64_t salt);
   // Bytes moved over all links from disk since start.
   uint64_t LoadedBytes() const;
   // The file that holds the image of `model`.
@@ -45,7 +59,7 @@ class Bed {
   std::string store_;
   const Clock* clock_ = nullptr;
   Metrics metrics_;
-  uint64_t asked_ = 0;
+  std::atomic<uint64_t> asked_{0};
   std::unique_ptr<cli::Runtime> runtime_;
   std::vector<std::shared_ptr<engine::EngineModel>> models_;
   std::unique_ptr<scheduler::Scheduler> scheduler_;

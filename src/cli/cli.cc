@@ -6,7 +6,9 @@
 #include <ostream>
 
 #include "base/status.h"
+#include "cli/doctor.h"
 #include "cli/pull.h"
+#include "cli/replay.h"
 
 namespace terrace::cli {
 namespace {
@@ -99,6 +101,8 @@ int RunCli(const std::vector<std::string>& arguments, Io* io) {
   AddTopCommand(root, &invocation);
   AddKeyCommand(root, &invocation);
   AddConfigCommand(root, &invocation);
+  AddDoctorCommand(root, &invocation);
+  AddReplayCommand(root, &invocation);
   AddDebugCommand(root, &invocation);
   AddVerifyCommand(root, &invocation);
   AddVersionCommand(root, &invocation);

@@ -10,6 +10,7 @@
 #include "cli/config_options.h"
 #include "format/model_set.h"
 #include "weights/model_store.h"
+#include "weights/object_source.h"
 
 namespace terrace::cli {
 
@@ -24,11 +25,12 @@ absl::StatusOr<std::string> FindModel(const server::Config& config, const std::s
     if (known.name == model) source = known.source;
   }
   std::error_code error;
+  if (weights::IsObject(source)) return source;
   if (server::IsPath(source) || std::filesystem::is_regular_file(source, error) ||
       std::filesystem::is_regular_file(source + "/config.json", error)) {
     return source;
   }
-  if (source.find("://") != std::string::npos || source.starts_with("hf:")) {
+  if (source.starts_with("hf:")) {
     return absl::InvalidArgumentError(fmt::format(
         "'{}' is not on this machine; fetch it first: terrace pull {}", source, source));
   }

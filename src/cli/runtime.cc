@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <utility>
 
 #include "base/status.h"
 #include "base/units.h"
+#include "cli/config_options.h"
 #include "cli/model_argument.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/cpu_info.h"
@@ -87,12 +89,7 @@ absl::StatusOr<std::unique_ptr<ops::Backend>> CreateBackend(const std::string& v
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(const server::Config& config) {
   std::unique_ptr<Runtime> runtime(new Runtime());
-  runtime->image_folder_ = ImageFolder(config);
-  if (config.storage.disk_bytes > 0) {
-    runtime->disk_budget_ = std::make_unique<storage::DiskBudget>(
-        std::vector<std::string>{runtime->image_folder_, StoreFolder(config)},
-        config.storage.disk_bytes - KvDiskBytes(config));
-  }
+  runtime->SetStorage(config);
   runtime->team_ =
       std::make_unique<ThreadTeam>(config.device.threads > 0 ? config.device.threads : CpuCount());
   ASSIGN_OR_RETURN(runtime->device_, CreateDevice(config, &runtime->clock_));
@@ -107,12 +104,28 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(const server::Config& c
   options.host_budget_bytes = config.memory.host_budget_bytes;
   options.eviction_policy = config.memory.eviction_policy;
   options.strict_check = config.memory.strict_check;
+  if (config.memory.expert_upload_bytes > 0) {
+    options.expert_upload_bytes = config.memory.expert_upload_bytes;
+  }
   ASSIGN_OR_RETURN(runtime->manager_,
                    tier::TierManager::Create(options, runtime->device_.get(), &runtime->clock_));
   runtime->engine_ = std::make_unique<engine::Engine>(runtime->backend_.get(),
                                                       runtime->manager_.get(), &runtime->clock_);
   RETURN_IF_ERROR(runtime->CreateKvCache(config));
+  runtime->history_ = std::make_unique<HistoryKeeper>(DataFolder(config) + "/history.db",
+                                                      runtime->manager_.get(), &runtime->clock_);
   return runtime;
+}
+
+void Runtime::SetStorage(const server::Config& config) {
+  image_folder_ = ImageFolder(config);
+  object_folder_ = DataFolder(config) + "/objects";
+  object_endpoint_ = config.storage.object_endpoint;
+  object_region_ = config.storage.object_region;
+  if (config.storage.disk_bytes == 0) return;
+  disk_budget_ = std::make_unique<storage::DiskBudget>(
+      std::vector<std::string>{image_folder_, object_folder_, StoreFolder(config)},
+      config.storage.disk_bytes - KvDiskBytes(config));
 }
 
 absl::Status Runtime::CreateKvCache(const server::Config& config) {
@@ -161,14 +174,24 @@ void Runtime::Tell(const std::string& subject, const std::string& message) {
 
 absl::StatusOr<std::shared_ptr<engine::EngineModel>> Runtime::OpenModel(
     const std::string& name, const std::string& path, int32_t max_context, int64_t hot_keep_us,
-    engine::EngineModelOptions more, const std::string& sla) {
+    engine::EngineModelOptions more, const ModelTerms& terms) {
   weights::OpenOptions open;
   open.name = name;
   open.source_path = path;
   open.image_folder = image_folder_;
   open.hot_keep_us = hot_keep_us;
   open.write_image = write_images_;
-  open.sla_weight = SlaWeight(sla);
+  open.sla_weight = SlaWeight(terms.sla);
+  open.sha256 = terms.sha256;
+  open.history = history_->Load(name);
+  open.object_folder = object_folder_;
+  open.clock = &clock_;
+  open.environment = [this](std::string_view variable) -> std::string {
+    if (variable == "AWS_ENDPOINT_URL_S3" && !object_endpoint_.empty()) return object_endpoint_;
+    if (variable == "AWS_REGION" && !object_region_.empty()) return object_region_;
+    const char* value = std::getenv(std::string(variable).c_str());
+    return value == nullptr ? "" : value;
+  };
   open.disk = disk_budget_.get();
   open.notice = [this, name](const std::string& message) { Tell(name, message); };
   ASSIGN_OR_RETURN(std::unique_ptr<weights::ModelWeights> weights,

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
+#include "cli/history_keeper.h"
 #include "device/cpu/thread_team.h"
 #include "device/device.h"
 #include "engine/engine.h"
@@ -28,6 +29,12 @@
 #include "tier/tier_manager.h"
 
 namespace terrace::cli {
+
+// What a model's entry in the configuration says beside its file.
+struct ModelTerms {
+  std::string sla = "standard";
+  std::string sha256;
+};
 
 class Runtime {
  public:
@@ -49,12 +56,13 @@ class Runtime {
   using Notice = std::function<void(const std::string& subject, const std::string& message)>;
   void SetNotice(Notice notice);
   ThreadTeam& team() { return *team_; }
+  HistoryKeeper& history() { return *history_; }
 
   // Opens the model in the GGUF file `path`; reads no weights yet. The runtime must outlive it.
   // `more`: options beside name and context.
   absl::StatusOr<std::shared_ptr<engine::EngineModel>> OpenModel(
       const std::string& name, const std::string& path, int32_t max_context, int64_t hot_keep_us,
-      engine::EngineModelOptions more = {}, const std::string& sla = "standard");
+      engine::EngineModelOptions more = {}, const ModelTerms& terms = {});
   // The KV cache, with the stores below it that the configuration asks for; a null store of it says
   // in kv_note() why there is none.
   kv::Cache& kv_cache() { return *kv_cache_; }
@@ -65,10 +73,14 @@ class Runtime {
  private:
   Runtime() = default;
   absl::Status CreateKvCache(const server::Config& config);
+  void SetStorage(const server::Config& config);
   void Tell(const std::string& subject, const std::string& message);
 
   RealClock clock_;
   std::string image_folder_;
+  std::string object_folder_;
+  std::string object_endpoint_;
+  std::string object_region_;
   std::unique_ptr<storage::DiskBudget> disk_budget_;
   absl::Mutex notice_mutex_;
   Notice notice_ ABSL_GUARDED_BY(notice_mutex_);
@@ -83,6 +95,7 @@ class Runtime {
   std::unique_ptr<storage::BlockStore> kv_disk_;
   std::unique_ptr<storage::RemoteStore> kv_remote_;
   std::unique_ptr<kv::Cache> kv_cache_;
+  std::unique_ptr<HistoryKeeper> history_;
 };
 
 // What `model` (or, for an empty one, the configuration) says about KV; not its speculation, whose

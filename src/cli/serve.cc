@@ -45,6 +45,7 @@
 #include "server/version_router.h"
 #include "server/watchdog.h"
 #include "weights/model_store.h"
+#include "weights/object_source.h"
 
 namespace terrace::cli {
 namespace {
@@ -357,7 +358,7 @@ class Server {
     for (const server::ModelConfig& model : config->models) {
       absl::StatusOr<std::string> path = FindModel(*config, model.name);
       std::error_code error;
-      if (path.ok() && !std::filesystem::exists(*path, error)) {
+      if (path.ok() && !weights::IsObject(*path) && !std::filesystem::exists(*path, error)) {
         path = absl::NotFoundError(fmt::format("there is no file {}", *path));
       }
       if (!path.ok()) return WithContext(path.status(), "model " + model.name);
@@ -518,6 +519,9 @@ class Server {
     bool clean = http_->Drain(std::max<int64_t>(0, end_us - clock_.NowUs()));
     clean &= scheduler_->Drain(std::max<int64_t>(0, end_us - clock_.NowUs()));
     if (!clean) log_->Warning("requests were cut off at the end of server.drain_timeout");
+    if (absl::Status saved = runtime_->history().Save(); !saved.ok()) {
+      log_->Warning("when models were used is not kept", {{"why", Message(saved)}});
+    }
     http_->Stop();
   }
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -64,7 +66,41 @@ class PinnedWeights final : public model::WeightProvider {
 
   ops::WeightStack Stack(int32_t tensor) const override {
     const EngineModel::Binding& binding = model_.bindings()[static_cast<size_t>(tensor)];
-    return {Matrix(tensor), binding.count, binding.stride};
+    if (!binding.spread) return {Matrix(tensor), binding.count, binding.stride};
+    std::vector<const std::byte*>& places = places_[tensor];
+    places.assign(static_cast<size_t>(binding.count), nullptr);
+    for (int32_t expert : experts_) {
+      const Slot& slot = slots_[binding.segment + static_cast<uint32_t>(expert)];
+      places[static_cast<size_t>(expert)] = slot.pin.data() + binding.offset;
+    }
+    return {binding.weight, binding.count, 0, places.data()};
+  }
+
+  absl::StatusOr<size_t> EnterExperts(int32_t layer, std::span<const int32_t> experts) override {
+    const std::optional<uint32_t> first = model_.FirstExpert(layer);
+    if (!first) return experts.size();
+    const tier::ModelId id = model_.weights().tier_id();
+    // All of them move at once; the first ones are waited for first.
+    for (int32_t expert : experts) {
+      manager_->Prefetch(id, *first + static_cast<uint32_t>(expert), 1, tier::Priority::kNextLayer);
+    }
+    for (int32_t expert : experts) {
+      const uint32_t segment = *first + static_cast<uint32_t>(expert);
+      // What is pinned stays; a further one must fit beside it.
+      if (!experts_.empty() && !manager_->CouldPin(id, segment)) break;
+      if (absl::Status status = PinSegment(segment); !status.ok()) {
+        LeaveExperts(layer);
+        return status;
+      }
+      experts_.push_back(expert);
+    }
+    return experts_.size();
+  }
+
+  void LeaveExperts(int32_t layer) override {
+    const std::optional<uint32_t> first = model_.FirstExpert(layer);
+    for (int32_t expert : experts_) UnpinSegment(*first + static_cast<uint32_t>(expert));
+    experts_.clear();
   }
 
   int64_t wait_us() const { return wait_us_; }
@@ -115,6 +151,9 @@ class PinnedWeights final : public model::WeightProvider {
   const std::span<const kv::Sequence* const> arriving_;
   const tier::CancelFlag* cancel_;
   std::vector<Slot> slots_;
+  std::vector<int32_t> experts_;  // entered now
+  // By tensor: where the entered experts' matrices lie. Filled where the const Stack() is asked.
+  mutable std::map<int32_t, std::vector<const std::byte*>> places_;
   int64_t wait_us_ = 0;
   int64_t kv_wait_us_ = 0;
 };
@@ -173,6 +212,7 @@ absl::Status Engine::Forward(EngineModel& model, const Rows& rows,
   manager_->Prefetch(model.weights().tier_id(), 0,
                      static_cast<uint32_t>(model.weights().segments().size()),
                      tier::Priority::kNextLayer);
+  const uint64_t loaded_before = manager_->LoadedBytes(model.weights().tier_id());
   model::ForwardInput input;
   input.tokens = rows.tokens;
   input.batch.rows = row_count;
@@ -185,6 +225,7 @@ absl::Status Engine::Forward(EngineModel& model, const Rows& rows,
       input, *backend_, provider, {workspace_.data(), workspace_.bytes()});
   step->weight_wait_us += provider.wait_us();
   step->kv_wait_us += provider.kv_wait_us();
+  step->moved_bytes += manager_->LoadedBytes(model.weights().tier_id()) - loaded_before;
   RETURN_IF_ERROR(result.status());
   *logits = *result;
   return absl::OkStatus();

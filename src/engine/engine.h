@@ -46,6 +46,7 @@ struct StepResult {
   std::vector<EntryResult> entries;  // in entry order
   int64_t weight_wait_us = 0;        // time spent waiting for segments
   int64_t kv_wait_us = 0;            // and for KV on its way
+  uint64_t moved_bytes = 0;          // of the model's weights, brought in meanwhile
 };
 
 class Engine {

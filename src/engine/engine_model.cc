@@ -90,6 +90,7 @@ absl::StatusOr<std::shared_ptr<EngineModel>> EngineModel::Create(
     out->kv_window_ = std::max(out->kv_window_, layer.window);
   }
   out->stage_segments_.resize(2 + 2 * static_cast<size_t>(config.layer_count()));
+  out->first_expert_.resize(static_cast<size_t>(config.layer_count()));
   for (const model::TensorNeed& need : out->architecture_->tensors()) {
     const weights::TensorPlace* place = weights->Find(need.name);
     Binding binding;
@@ -103,11 +104,16 @@ absl::StatusOr<std::shared_ptr<EngineModel>> EngineModel::Create(
     binding.weight.cols = rank > 1 ? static_cast<int32_t>(shape[rank - 1]) : 1;
     binding.count = rank > 2 ? static_cast<int32_t>(shape[0]) : 1;
     binding.stride = place->bytes / static_cast<uint64_t>(std::max(1, binding.count));
+    binding.spread = place->spread;
     // Matrices may hold more than fits; only vectors are asked for it.
     const int64_t elements = int64_t{binding.weight.rows} * binding.weight.cols;
     binding.elements =
         static_cast<int32_t>(std::min<int64_t>(elements, std::numeric_limits<int32_t>::max()));
     out->bindings_.push_back(binding);
+    if (place->spread) {
+      out->first_expert_[static_cast<size_t>(need.layer)] = place->segment;
+      continue;
+    }
     std::vector<uint32_t>& segments = out->stage_segments_[StageIndex(need.stage, need.layer)];
     if (std::find(segments.begin(), segments.end(), place->segment) == segments.end()) {
       segments.push_back(place->segment);

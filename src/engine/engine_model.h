@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -67,6 +68,7 @@ class EngineModel {
     int32_t count = 1;   // matrices, `stride` bytes apart
     uint64_t stride = 0;
     int32_t elements = 0;  // of a tensor that is read as a vector
+    bool spread = false;   // each matrix in a segment of its own, from `segment` on
   };
   const std::vector<Binding>& bindings() const { return bindings_; }
   // The segments that a stage of the forward pass reads.
@@ -74,6 +76,12 @@ class EngineModel {
 
   // Tokens that the layer which looks back furthest can see; 0 if some layer sees all of them.
   int32_t kv_window() const { return kv_window_; }
+  // The segment of the layer's first expert, which those of the others follow; none if experts are
+  // no segments of their own.
+  std::optional<uint32_t> FirstExpert(int32_t layer) const {
+    return first_expert_[static_cast<size_t>(layer)];
+  }
+
   // Bytes of KV that a sequence of `tokens` tokens needs.
   uint64_t KvBytes(int32_t tokens) const;
 
@@ -88,6 +96,7 @@ class EngineModel {
   int32_t kv_window_ = 0;
   std::vector<Binding> bindings_;
   std::vector<std::vector<uint32_t>> stage_segments_;  // by StageIndex
+  std::vector<std::optional<uint32_t>> first_expert_;  // by layer
 };
 
 }  // namespace terrace::engine

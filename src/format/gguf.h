@@ -11,6 +11,7 @@
 #define TERRACE_FORMAT_GGUF_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,10 @@ absl::StatusOr<GgufHeader> ReadGgufHeader(const ByteSource& source);
 // Opens a model by the path of a single file or of any part of a split set
 // ("x-00002-of-00003.gguf"); a set is always opened as a whole, from part 1, or refused.
 absl::StatusOr<ModelSource> OpenGguf(const std::string& path);
+// The same from its files, in the order of their parts; `names` are those that say which parts they
+// are. What is no file (its name() no path) is identified by its name.
+absl::StatusOr<ModelSource> OpenGguf(std::vector<std::unique_ptr<ByteSource>> files,
+                                     const std::vector<std::string>& names);
 
 }  // namespace terrace::format
 

@@ -81,6 +81,9 @@ absl::Status CheckPart(const std::string& path, const SplitKeys& keys, const Spl
 }
 
 absl::StatusOr<FileIdentity> Identity(const ByteSource& source, const GgufHeader& header) {
+  if (source.name().find("://") != std::string::npos) {
+    return FileIdentity{source.name(), source.size(), source.mtime_ns(), header.header_hash};
+  }
   std::error_code error;
   auto path = std::filesystem::canonical(source.name(), error);
   if (error) {
@@ -93,11 +96,21 @@ absl::StatusOr<FileIdentity> Identity(const ByteSource& source, const GgufHeader
 
 absl::StatusOr<ModelSource> OpenGguf(const std::string& path) {
   ASSIGN_OR_RETURN(std::vector<std::string> paths, SetPaths(path));
+  std::vector<std::unique_ptr<ByteSource>> files;
+  for (const std::string& part : paths) {
+    ASSIGN_OR_RETURN(std::unique_ptr<ByteSource> file, OpenFileSource(part));
+    files.push_back(std::move(file));
+  }
+  return OpenGguf(std::move(files), paths);
+}
+
+absl::StatusOr<ModelSource> OpenGguf(std::vector<std::unique_ptr<ByteSource>> files,
+                                     const std::vector<std::string>& paths) {
   ModelSource model;
   SplitKeys first;
   absl::flat_hash_map<std::string, uint32_t> owner;  // of a tensor's name, for sets
   for (size_t i = 0; i < paths.size(); ++i) {
-    ASSIGN_OR_RETURN(std::unique_ptr<ByteSource> file, OpenFileSource(paths[i]));
+    std::unique_ptr<ByteSource> file = std::move(files[i]);
     ASSIGN_OR_RETURN(GgufHeader header, ReadGgufHeader(*file));
     auto keys = ReadSplitKeys(header.metadata);
     if (!keys.ok()) return WithContext(keys.status(), paths[i]);

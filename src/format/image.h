@@ -50,6 +50,9 @@ struct ImageTensor {
   DType dtype = DType::kF32;
   std::string layout;
   std::vector<int64_t> shape;
+  // A stack [count, out, in] of which this is the first matrix; each further one lies at the same
+  // offset of the next segment.
+  bool spread = false;
   bool operator==(const ImageTensor&) const = default;
 };
 

@@ -72,6 +72,13 @@ class Fields {
     Fail(key);
     return 0;
   }
+  bool Flag(std::string_view key) {  // false if it is not there
+    const json::value* value = object_ == nullptr ? nullptr : object_->if_contains(key);
+    if (value == nullptr) return false;
+    if (value->is_bool()) return value->get_bool();
+    Fail(key);
+    return false;
+  }
   const json::array& Array(std::string_view key) {
     const json::value* value = Find(key);
     if (value != nullptr && value->is_array()) return value->get_array();
@@ -121,6 +128,7 @@ json::value ToJson(const ImageManifest& manifest) {
                        {"dtype", std::string(Info(tensor.dtype).name)},
                        {"layout", tensor.layout},
                        {"shape", json::array(tensor.shape.begin(), tensor.shape.end())}});
+    if (tensor.spread) tensors.back().get_object()["spread"] = true;
   }
   return {{"format", "terrace-image"},           {"version", kImageVersion},
           {"fingerprint", manifest.fingerprint}, {"source", std::move(source)},
@@ -174,6 +182,18 @@ absl::Status ParseSegments(const json::array& array, ImageManifest* manifest) {
   return absl::OkStatus();
 }
 
+// Whether each matrix of a spread stack has its place.
+bool SpreadFits(const ImageTensor& tensor, uint64_t segment, const ImageManifest& manifest) {
+  if (tensor.shape.size() != 3 || tensor.shape[0] < 1) return false;
+  const auto count = static_cast<uint64_t>(tensor.shape[0]);
+  if (count > manifest.segments.size() - segment) return false;
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t bytes = manifest.segments[segment + i].bytes;
+    if (tensor.offset > bytes || tensor.bytes > bytes - tensor.offset) return false;
+  }
+  return true;
+}
+
 absl::Status ParseTensors(const json::array& array, ImageManifest* manifest) {
   absl::flat_hash_set<std::string> names;
   for (const json::value& value : array) {
@@ -185,6 +205,7 @@ absl::Status ParseTensors(const json::array& array, ImageManifest* manifest) {
     tensor.bytes = fields.Number("bytes");
     auto dtype = DTypeFromName(fields.Text("dtype"));
     tensor.layout = fields.Text("layout");
+    tensor.spread = fields.Flag("spread");
     for (const json::value& dim : fields.Array("shape")) {
       boost::system::error_code error;
       auto number = dim.to_number<int64_t>(error);
@@ -195,6 +216,7 @@ absl::Status ParseTensors(const json::array& array, ImageManifest* manifest) {
     if (!dtype || segment >= manifest->segments.size() ||
         tensor.offset > manifest->segments[segment].bytes ||
         tensor.bytes > manifest->segments[segment].bytes - tensor.offset ||
+        (tensor.spread && !SpreadFits(tensor, segment, *manifest)) ||
         !names.insert(tensor.name).second) {
       return Bad(fmt::format("tensor '{}'", tensor.name));
     }

@@ -43,6 +43,15 @@ class WeightProvider {
   virtual ops::Vector Vector(int32_t tensor) const = 0;
   // A tensor of shape [count, out, in] as its matrices.
   virtual ops::WeightStack Stack(int32_t tensor) const = 0;
+  // The experts of a layer may come and go one by one. Waits until some of `experts` (ascending, at
+  // least one) are on the device, from the first on, as many as fit together, and keeps them there
+  // until LeaveExperts; returns how many. Stack() gives these only. To be called in the FFN stage,
+  // again for the rest.
+  virtual absl::StatusOr<size_t> EnterExperts(int32_t layer, std::span<const int32_t> experts) {
+    (void)layer;
+    return experts.size();
+  }
+  virtual void LeaveExperts(int32_t layer) { (void)layer; }
 };
 
 // A tensor that the architecture reads.

@@ -4,6 +4,7 @@
 #define TERRACE_MODEL_DECODER_PASS_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "model/decoder.h"
@@ -38,6 +39,8 @@ class Decoder::Pass {
   // FFN into block_out, from normed.
   absl::Status DenseFfn(int32_t layer);
   absl::Status ExpertFfn(int32_t layer);  // moe_ffn.cc
+  // The experts that rows were routed to, a group that fits at a time.
+  absl::Status RunExperts(int32_t layer, ops::ExpertWeights weights);  // moe_ffn.cc
   // Adds block_out, normed if there is a norm for it, to the residual stream.
   absl::Status AddBlock(int32_t post_norm);
   // What a block reads into normed: the stream, normed if there is a norm for it.
@@ -51,6 +54,7 @@ class Decoder::Pass {
   const Buffers& b_;
   ops::Vector rope_factors_;
   ops::ExpertRouting routing_;  // of the layer at hand
+  std::vector<int32_t> used_experts_;
 };
 
 }  // namespace terrace::model

@@ -1,4 +1,5 @@
 // FFNs of experts: which tensors they need, and their part of the forward pass.
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,15 +50,12 @@ absl::Status Decoder::Pass::ExpertFfn(int32_t layer) {
   RETURN_IF_ERROR(
       ops::RouteTokens(b_.scores, Optional(t.selection_bias), c_.experts.router, &routing_));
   ops::ExpertWeights weights;
-  weights.gate = w_.Stack(t.gate);
-  weights.up = w_.Stack(t.up);
-  weights.down = w_.Stack(t.down);
   weights.gate_bias = Optional(t.gate_bias);
   weights.up_bias = Optional(t.up_bias);
   weights.down_bias = Optional(t.down_bias);
   weights.activation = c_.activation;
   weights.clamp = c_.glu_clamp;
-  RETURN_IF_ERROR(be_.ExpertFfn(b_.normed, routing_, weights, b_.experts, b_.block_out));
+  RETURN_IF_ERROR(RunExperts(layer, weights));
   if (t.shared_gate == kAbsent) return absl::OkStatus();
   const ops::MatMulTarget inner[] = {{w_.Matrix(t.shared_gate), {}, b_.shared_gate},
                                      {w_.Matrix(t.shared_up), {}, b_.shared_up}};
@@ -72,6 +70,34 @@ absl::Status Decoder::Pass::ExpertFfn(int32_t layer) {
     RETURN_IF_ERROR(be_.ScaleBySigmoid(b_.normed, w_.Vector(t.shared_share), out));
   }
   return be_.Add(b_.block_out, out);
+}
+
+absl::Status Decoder::Pass::RunExperts(int32_t layer, ops::ExpertWeights weights) {
+  const LayerTensors& t = d_.layers_[static_cast<size_t>(layer)];
+  used_experts_.clear();
+  for (int32_t e = 0; e < c_.experts.count; ++e) {
+    const auto at = static_cast<size_t>(e);
+    if (routing_.first[at + 1] > routing_.first[at]) used_experts_.push_back(e);
+  }
+  int32_t begin = 0;  // experts below it are done
+  for (size_t done = 0; done < used_experts_.size();) {
+    ASSIGN_OR_RETURN(const size_t count,
+                     w_.EnterExperts(layer, std::span(used_experts_).subspan(done)));
+    done += count;
+    const int32_t end = done == used_experts_.size() ? c_.experts.count : used_experts_[done];
+    weights.gate = w_.Stack(t.gate);
+    weights.up = w_.Stack(t.up);
+    weights.down = w_.Stack(t.down);
+    const bool whole = begin == 0 && end == c_.experts.count;
+    absl::Status status =
+        be_.ExpertFfn(b_.normed, whole ? routing_ : ops::PartOf(routing_, begin, end), weights,
+                      b_.experts, b_.block_out);
+    if (status.ok()) status = be_.Synchronize();  // their memory may be somebody else's next
+    w_.LeaveExperts(layer);
+    RETURN_IF_ERROR(status);
+    begin = end;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace terrace::model

@@ -80,7 +80,8 @@ class Backend {
   virtual absl::Status GluClamped(const GluClamp& clamp, Matrix gate, Matrix up, Matrix out);
 
   // out.row(t) = the sum over the experts of token t, ascending, of share * FFN of the expert. Each
-  // used expert's weights are read once for all its tokens. out is neither x nor in `scratch`.
+  // used expert's weights are read once for all its tokens; those of unused ones are not looked at.
+  // out is neither x nor in `scratch`.
   // Both this and GluClamped are composed of the other operators here; they read and write device
   // memory from the host, so a backend whose memory the host can't reach overrides both.
   virtual absl::Status ExpertFfn(Matrix x, const ExpertRouting& routing,

@@ -240,6 +240,18 @@ absl::Status RouteTokens(Matrix scores, Vector selection_bias, const RouterParam
   return absl::OkStatus();
 }
 
+ExpertRouting PartOf(const ExpertRouting& whole, int32_t first_expert, int32_t end_expert) {
+  const int32_t low = whole.first[static_cast<size_t>(first_expert)];
+  const int32_t high = whole.first[static_cast<size_t>(end_expert)];
+  ExpertRouting part;
+  part.add = first_expert > 0;
+  part.rows.assign(whole.rows.begin() + low, whole.rows.begin() + high);
+  part.shares.assign(whole.shares.begin() + low, whole.shares.begin() + high);
+  part.first.reserve(whole.first.size());
+  for (int32_t first : whole.first) part.first.push_back(std::clamp(first, low, high) - low);
+  return part;
+}
+
 absl::Status Backend::GluClamped(const GluClamp& clamp, Matrix gate, Matrix up, Matrix out) {
   RETURN_IF_ERROR(CheckSameShape("GluClamped", gate, up));
   RETURN_IF_ERROR(CheckSameShape("GluClamped", gate, out));
@@ -265,7 +277,7 @@ absl::Status Backend::ExpertFfn(Matrix x, const ExpertRouting& routing, const Ex
                                 const ExpertScratch& scratch, Matrix out) {
   RETURN_IF_ERROR(CheckExperts(x, routing, w, scratch, out));
   RETURN_IF_ERROR(Synchronize());
-  for (int32_t r = 0; r < out.rows; ++r) {
+  for (int32_t r = 0; r < out.rows && !routing.add; ++r) {
     std::memset(out.row(r), 0, static_cast<size_t>(out.cols) * sizeof(float));
   }
   // A token's experts are summed in ascending order, whatever the other tokens of the batch.

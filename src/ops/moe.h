@@ -3,6 +3,7 @@
 #ifndef TERRACE_OPS_MOE_H_
 #define TERRACE_OPS_MOE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -11,15 +12,17 @@
 
 namespace terrace::ops {
 
-// `count` matrices of one shape, one `stride` bytes after the other.
+// `count` matrices of one shape: one `stride` bytes after the other, or each where `places` says
+// (null for those that are not in memory now).
 struct WeightStack {
   Weight first;
   int32_t count = 0;
   uint64_t stride = 0;
-  // REQUIRES: 0 <= i < count.
+  const std::byte* const* places = nullptr;  // [count], or null
+  // REQUIRES: 0 <= i < count, and matrix i is in memory.
   Weight at(int32_t i) const {
     Weight weight = first;
-    weight.data += stride * static_cast<uint64_t>(i);
+    weight.data = places != nullptr ? places[i] : first.data + stride * static_cast<uint64_t>(i);
     return weight;
   }
 };
@@ -47,7 +50,12 @@ struct ExpertRouting {
   std::vector<int32_t> first;  // [experts + 1]
   std::vector<int32_t> rows;
   std::vector<float> shares;
+  bool add = false;  // to what the result holds already: the rest of a routing done in parts
 };
+
+// The part of `whole` that goes to experts [first_expert, end_expert), ascending. The parts of a
+// routing one after the other, all but the first with `add`, give what the whole gives.
+ExpertRouting PartOf(const ExpertRouting& whole, int32_t first_expert, int32_t end_expert);
 
 // InvalidArgument unless `experts` can be routed by `params`.
 absl::Status CheckRouter(const RouterParams& params, int32_t experts);

@@ -68,6 +68,7 @@ struct FinishInfo {
   int32_t completion_tokens = 0;  // an end token is not counted
   int32_t guessed_tokens = 0;     // ahead of the model (speculation)
   int32_t accepted_tokens = 0;    // of those, the ones that were right
+  uint64_t moved_bytes = 0;       // of weights, for this request's share of its steps
   Timings timings;
 };
 

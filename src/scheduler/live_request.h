@@ -28,6 +28,7 @@ struct LiveRequest {
   int64_t first_token_us = 0;  // 0: not yet
   int64_t last_token_us = 0;
   int64_t swap_us = 0;
+  uint64_t moved_bytes = 0;
 
   std::vector<int32_t> tokens;     // prompt and what was generated
   int32_t generated = 0;           // an end token is not counted

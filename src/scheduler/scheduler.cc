@@ -268,6 +268,7 @@ FinishInfo SchedulerImpl::Info(const LiveRequest& live, FinishReason reason,
   info.restored_tokens = live.restored;
   info.kv_choice = live.kv_choice;
   info.guessed_tokens = live.guessed;
+  info.moved_bytes = live.moved_bytes;
   info.accepted_tokens = live.accepted;
   info.prompt_tokens = static_cast<int32_t>(live.request->prompt.size());
   info.completion_tokens = live.generated;

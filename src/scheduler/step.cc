@@ -193,6 +193,7 @@ bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
   uint64_t prompt_tokens = 0, generated = 0;
   for (size_t i = 0; i < work.requests.size(); ++i) {
     LiveRequest* live = work.requests[i];
+    live->moved_bytes += result->moved_bytes / work.requests.size();
     if (live->first_token_us == 0) {
       live->swap_us += result->weight_wait_us;
       prompt_tokens += work.entries[i].tokens.size();

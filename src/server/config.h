@@ -37,6 +37,7 @@ struct ModelConfig {
   std::string sla = "standard";   // realtime, standard or batch
   double traffic = 0;             // of NAME@VERSION: share of the requests for NAME
   double rollback_errors = 0.05;  // share of errors at which it gets no more of them
+  std::string sha256;             // of a URL's file; empty: not checked
 };
 
 struct Config {
@@ -70,11 +71,14 @@ struct Config {
     uint64_t host_budget_bytes = 0;  // 0: staging only
     std::string eviction_policy = "cost";
     bool strict_check = false;
+    uint64_t expert_upload_bytes = 0;  // 0: no bound
   } memory;
   struct {
     std::string disk_path;  // empty: DefaultDataFolder()
     int32_t read_depth = 16;
-    uint64_t disk_bytes = 0;  // 0: as much as the disk has
+    uint64_t disk_bytes = 0;      // 0: as much as the disk has
+    std::string object_endpoint;  // empty: as the environment says
+    std::string object_region;
   } storage;
   struct {
     int32_t max_queue = 1024;

@@ -269,6 +269,17 @@ const ConfigKey kKeys[] = {
      "Read weights back after they were copied to a device with memory of its own, and compare.",
      [](string_view t, Config* c) { return SetSwitch(t, &c->memory.strict_check); },
      [](In c) { return std::string(c.memory.strict_check ? "on" : "off"); }},
+    {"memory.expert_uploads", "size or off", "off",
+     "For a model with experts that does not fit: bytes of experts that a step may exchange for "
+     "others. Further ones are used and go first, so that a long prompt, which needs nearly all, "
+     "does not push out those that are needed all the time.",
+     [](string_view t, Config* c) {
+       c->memory.expert_upload_bytes = 0;
+       return t == "off" ? absl::OkStatus() : SetBytes(t, kMiB, &c->memory.expert_upload_bytes);
+     },
+     [](In c) {
+       return c.memory.expert_upload_bytes == 0 ? "off" : BytesText(c.memory.expert_upload_bytes);
+     }},
 
     {"storage.disk.path", "folder or auto", "auto",
      "Folder of the model store and of prepared images. auto: $XDG_DATA_HOME/terrace, else "
@@ -287,6 +298,17 @@ const ConfigKey kKeys[] = {
        return t == "off" ? absl::OkStatus() : SetBytes(t, 8 * kMiB, &c->storage.disk_bytes);
      },
      [](In c) { return c.storage.disk_bytes == 0 ? "off" : BytesText(c.storage.disk_bytes); }},
+    {"storage.object.endpoint", "address or auto", "auto",
+     "S3-compatible store of models whose source is s3://bucket/key. auto: AWS_ENDPOINT_URL_S3 or "
+     "AWS_ENDPOINT_URL, else Amazon's own. Keys come from AWS_ACCESS_KEY_ID and "
+     "AWS_SECRET_ACCESS_KEY.",
+     [](string_view t, Config* c) { return SetTextOr("auto", t, &c->storage.object_endpoint); },
+     [](In c) { return TextOr("auto", c.storage.object_endpoint); }},
+    {"storage.object.region", "name or auto", "auto",
+     "The region that requests to it are signed for. auto: AWS_REGION or AWS_DEFAULT_REGION, else "
+     "us-east-1.",
+     [](string_view t, Config* c) { return SetTextOr("auto", t, &c->storage.object_region); },
+     [](In c) { return TextOr("auto", c.storage.object_region); }},
 
     {"scheduler.max_queue", "number", "1024",
      "Requests that may wait; one more is answered with 429.",
@@ -438,9 +460,10 @@ const ModelConfigKey kModelKeys[] = {
        return status;
      },
      [](InModel m) { return m.name; }},
-    {"source", "path or name", "",
-     "A GGUF file (any part of a split set), a folder with a safetensors checkpoint, or the name "
-     "of a model in the store. Needed.",
+    {"source", "path, name or URL", "",
+     "A GGUF file (any part of a split set), a folder with a safetensors checkpoint, the name of a "
+     "model in the store, or the s3:, http: or https: URL of a GGUF file, which is served while it "
+     "comes to the disk. Needed.",
      [](string_view t, ModelConfig* m) { return SetText(t, &m->source); },
      [](InModel m) { return m.source; }},
     {"hot_keep_time", "duration", "memory.hot_keep_time",
@@ -454,6 +477,16 @@ const ModelConfigKey kModelKeys[] = {
      [](InModel m) {
        return m.hot_keep_us ? FormatDurationUs(*m.hot_keep_us) : "memory.hot_keep_time";
      }},
+    {"sha256", "hex or none", "none",
+     "What the SHA-256 of the file at a URL must be. With it the model is served only when the "
+     "whole file is there and right.",
+     [](string_view t, ModelConfig* m) {
+       const bool hex = t.size() == 64 && t.find_first_not_of("0123456789abcdef") == t.npos;
+       if (t != "none" && !hex) return Invalid("it must be 64 hexadecimal digits in lower case");
+       m->sha256 = t == "none" ? "" : t;
+       return absl::OkStatus();
+     },
+     [](InModel m) { return TextOr("none", m.sha256); }},
     {"sla", "realtime, standard or batch", "standard",
      "How much it matters that the model answers soon: weighs its weights against others' when "
      "memory is short (memory.eviction_policy: cost).",

@@ -31,6 +31,7 @@ struct AccessRecord {
   std::string kv;               // why KV was loaded or recomputed; empty: there was no choice
   int64_t queue_us = 0;
   int64_t swap_us = 0;
+  uint64_t moved_bytes = 0;  // of weights, for this request
   int64_t prefill_us = 0;
   int64_t decode_us = 0;
 };

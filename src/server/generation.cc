@@ -225,6 +225,7 @@ bool Generation::TakeFinish(size_t choice, const FinishInfo& info, std::string t
   record.prefill_us = std::max(record.prefill_us, info.timings.prefill_us);
   record.decode_us = std::max(record.decode_us, info.timings.decode_us);
   usage_.completion_tokens += info.completion_tokens;
+  usage_.moved_bytes += info.moved_bytes;
   // Prompts count once, however many choices there are of them.
   if (choice % static_cast<size_t>(plan_.params.n) == 0) {
     usage_.cached_tokens += info.cached_tokens;
@@ -260,6 +261,7 @@ void Generation::CompleteLocked() {
   record.prompt_tokens = usage_.prompt_tokens;
   record.completion_tokens = usage_.completion_tokens;
   record.cached_tokens = usage_.cached_tokens;
+  record.moved_bytes = usage_.moved_bytes;
   if (!plan_.params.stream) {
     HttpResponse response{.body = writer_.Whole(answers_, usage_)};
     if (!record.kv.empty()) response.headers.emplace_back("x-terrace-kv", record.kv);
@@ -279,6 +281,7 @@ void Generation::FailLocked(const ApiError& error) {
   record.error_code = error.code;
   record.prompt_tokens = usage_.prompt_tokens;
   record.completion_tokens = usage_.completion_tokens;
+  record.moved_bytes = usage_.moved_bytes;
   if (!begun_) {
     exchange_->Respond(ErrorResponse(error));
     return;

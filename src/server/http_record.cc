@@ -85,6 +85,7 @@ void HttpConnection::FinishExchange() {
                                       {"kv", record.kv},
                                       {"queue_us", record.queue_us},
                                       {"swap_us", record.swap_us},
+                                      {"moved_bytes", record.moved_bytes},
                                       {"prefill_us", record.prefill_us},
                                       {"decode_us", record.decode_us},
                                       {"trace", trace_.trace_id}});

@@ -21,9 +21,17 @@ std::string_view ReasonName(FinishReason reason) {
 void AppendUsage(const Usage& usage, std::string* out) {
   fmt::format_to(std::back_inserter(*out),
                  "{{\"prompt_tokens\":{},\"completion_tokens\":{},\"total_tokens\":{},"
-                 "\"prompt_tokens_details\":{{\"cached_tokens\":{}}}}}",
+                 "\"prompt_tokens_details\":{{\"cached_tokens\":{}}}",
                  usage.prompt_tokens, usage.completion_tokens,
                  usage.prompt_tokens + usage.completion_tokens, usage.cached_tokens);
+  if (usage.moved_bytes > 0) {
+    // Not of the API: weights that were brought in for this answer, in bytes.
+    const auto tokens = static_cast<uint64_t>(std::max(1, usage.completion_tokens));
+    fmt::format_to(std::back_inserter(*out),
+                   ",\"weight_bytes_moved\":{},\"weight_bytes_moved_per_token\":{}",
+                   usage.moved_bytes, usage.moved_bytes / tokens);
+  }
+  out->push_back('}');
 }
 
 // {"token":"...","logprob":-0.1,"bytes":[...]

@@ -29,6 +29,7 @@ struct Usage {
   int32_t prompt_tokens = 0;
   int32_t completion_tokens = 0;
   int32_t cached_tokens = 0;
+  uint64_t moved_bytes = 0;  // of weights brought in for it; shown if there were any
 };
 
 struct ChoiceAnswer {

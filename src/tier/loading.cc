@@ -54,6 +54,10 @@ absl::StatusOr<std::shared_ptr<Load>> TierManagerImpl::StartLoadLocked(Model& mo
   load->bytes_to_read = segment.spec.bytes;
   model.bytes_to_read += load->bytes_to_read;
   ++model.loads_under_way;
+  if (segment.spec.expert) {
+    model.expert_bytes += segment.spec.bytes;
+    segment.passing = model.expert_bytes > options_.expert_upload_bytes;
+  }
   segment.residence = Residence::kLoading;
   segment.load = load;
   JoinHostLocked(*load);
@@ -78,6 +82,10 @@ void TierManagerImpl::ReadAheadLocked(Model& model) {
   const auto count = static_cast<uint32_t>(model.segments.size());
   for (uint32_t i = 1; i < count && model.bytes_to_read < kReadAheadBytes; ++i) {
     const uint32_t index = (model.position + i) % count;
+    if (model.segments[index].spec.expert && ExpertsOnDemandLocked(model)) {
+      i += model.segments[index].run_left - 1;
+      continue;
+    }
     if (model.segments[index].residence != Residence::kAbsent) continue;
     if (!StartLoadLocked(model, index, Priority::kNextLayer).ok()) return;
   }
@@ -479,6 +487,7 @@ void TierManagerImpl::PublishLocked(Load& load) {
   LeaveHostLocked(load, true);
   model.resident_bytes += segment.range.bytes;
   ++model.loads;
+  model.loaded_bytes += segment.spec.bytes;
   --model.loads_under_way;
   load.produced = os::Mapping();
   load.produced_reservation.Release();

@@ -112,10 +112,16 @@ absl::StatusOr<ModelId> TierManagerImpl::Register(ModelSpec spec) {
           FormatBytes(options_.device_budget_bytes), options_.device_budget_bytes));
     }
     model->bytes += RoundedBytes(segment.bytes);
+    model->has_experts |= segment.expert;
     model->segments.push_back({.spec = segment});
+  }
+  for (size_t i = model->segments.size(), run = 0; i-- > 0;) {
+    run = model->segments[i].spec.expert ? run + 1 : 0;
+    model->segments[i].run_left = static_cast<uint32_t>(run);
   }
   model->position = static_cast<uint32_t>(spec.segments.size()) - 1;  // the first comes next
   model->spec = std::move(spec);
+  model->history = model->spec.history;
   absl::MutexLock lock(&mutex_);
   for (const auto& [id, other] : models_) {
     if (other->spec.name == model->spec.name) {
@@ -165,7 +171,7 @@ Model* TierManagerImpl::FindLocked(ModelId id) const {
 
 void TierManagerImpl::TouchLocked(Model& model, uint32_t segment) {
   const int64_t now = clock_->NowUs();
-  model.history.Touch(now);
+  model.history.Touch(now, clock_->WallUs());
   model.segments[segment].last_used_us = now;
 }
 
@@ -213,8 +219,16 @@ absl::StatusOr<TierManagerImpl::Attempt> TierManagerImpl::TryAcquireLocked(Model
   Segment& segment = model->segments[index];
   TouchLocked(*model, index);
   MeasurePassLocked(*model, index);
-  model->position = index;
-  model->reading_ahead = priority <= Priority::kNextLayer;
+  if (index == 0) {
+    ++model->pass;
+    model->expert_bytes = 0;
+  }
+  if (segment.spec.expert) TouchExpertLocked(*model, segment);
+  // Experts on demand are no part of the order in which execution goes round.
+  if (!segment.spec.expert || !ExpertsOnDemandLocked(*model)) {
+    model->position = index;
+    model->reading_ahead = priority <= Priority::kNextLayer;
+  }
   Attempt attempt;
   if (segment.residence == Residence::kResident) {
     ++segment.pins;
@@ -316,8 +330,16 @@ void TierManagerImpl::Prefetch(ModelId id, uint32_t first, uint32_t count, Prior
     priority = std::max(priority, Priority::kNextLayer);
     const auto end =
         static_cast<uint32_t>(std::min<uint64_t>(uint64_t{first} + count, model->segments.size()));
+    const bool asked_for_one = count == 1;
     for (uint32_t i = first; i < end; ++i) {
       Segment& segment = model->segments[i];
+      if (segment.spec.expert && ExpertsOnDemandLocked(*model)) {
+        if (!asked_for_one) {
+          i += segment.run_left - 1;
+          continue;
+        }
+        segment.last_pass = model->pass;
+      }
       if (segment.residence == Residence::kLoading) RaiseLocked(*segment.load, priority);
       if (segment.residence != Residence::kAbsent) continue;
       if (room_waiters_ > 0 || !StartLoadLocked(*model, i, priority).ok()) break;
@@ -407,6 +429,26 @@ bool TierManagerImpl::CouldFit(uint64_t bytes) const {
   return fixed <= budget && bytes <= budget - fixed;
 }
 
+bool TierManagerImpl::CouldPin(ModelId id, uint32_t index) const {
+  uint64_t bytes = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    const Model* model = FindLocked(id);
+    if (model == nullptr || index >= model->segments.size()) return false;
+    const Segment& segment = model->segments[index];
+    const bool wanted = segment.load != nullptr && segment.load->waiters > 0;
+    if (segment.residence == Residence::kResident || wanted) return true;
+    bytes = RoundedBytes(segment.spec.bytes);
+  }
+  return CouldFit(bytes);
+}
+
+uint64_t TierManagerImpl::LoadedBytes(ModelId id) const {
+  absl::MutexLock lock(&mutex_);
+  const Model* model = FindLocked(id);
+  return model == nullptr ? 0 : model->loaded_bytes;
+}
+
 TierSnapshot TierManagerImpl::Snapshot() const {
   absl::MutexLock lock(&mutex_);
   TierSnapshot snapshot;
@@ -424,9 +466,11 @@ TierSnapshot TierManagerImpl::Snapshot() const {
     state.resident_bytes = model->resident_bytes;
     state.host_bytes = model->host_bytes;
     state.loads_from_host = model->loads_from_host;
+    state.loaded_bytes = model->loaded_bytes;
     state.loads = model->loads;
     state.evictions = model->evictions;
     state.last_used_us = model->history.last_us;
+    state.history = model->history;
     for (const Segment& segment : model->segments) {
       state.segments.push_back({segment.spec.name, segment.spec.bytes,
                                 segment.residence == Residence::kResident,

@@ -55,6 +55,8 @@ class TierManagerImpl {
   void EvictModel(ModelId model);
   void Lease(ModelId model, int64_t until_us);
   bool CouldFit(uint64_t bytes) const;
+  bool CouldPin(ModelId model, uint32_t segment) const;
+  uint64_t LoadedBytes(ModelId model) const;
   TierSnapshot Snapshot() const;
   void VisitResident(
       const std::function<void(ModelId, uint32_t, std::span<const std::byte>)>& visit) const;
@@ -138,6 +140,20 @@ class TierManagerImpl {
   // Waits for a change, `most_us` at most.
   void WaitLocked(int64_t most_us) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t WaitNowUs() const;
+
+  // experts.cc: segments of which a pass uses some.
+  bool FitsLocked(const Model& model) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The model cannot stay as a whole, so that its experts come when they are asked for.
+  bool ExpertsOnDemandLocked(const Model& model) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TouchExpertLocked(Model& model, Segment& segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What it is worth to keep a segment of a model whose experts come on demand: for experts by
+  // recency and frequency, below 1; 1 for the others, which every pass needs.
+  double OwnValueLocked(const Model& model, const Segment& segment) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The experts that go for another one of the same model, if no other model has anything to give.
+  std::vector<EvictionCandidate> ExpertVictimsLocked(const RoomRequest& request,
+                                                     uint64_t bytes) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // host_tier.cc: copies on the host.
   // Room for `bytes` on the host tier, at the cost of copies of models other than `keep`; the copy

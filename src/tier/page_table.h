@@ -47,6 +47,12 @@ struct Segment {
   uint32_t pins = 0;
   int64_t last_used_us = 0;
   std::shared_ptr<Load> load;  // under way
+  // Of experts.
+  uint32_t run_left = 0;   // experts from this one to the end of its run; 0: not an expert
+  uint64_t last_pass = 0;  // of the model, in which it was asked for
+  double heat = 0;         // uses, each halved every so many passes; as of heat_pass
+  uint64_t heat_pass = 0;
+  bool passing = false;  // brought in beyond a pass's share: the first to go
 };
 
 struct Model {
@@ -56,6 +62,10 @@ struct Model {
   std::vector<Segment> segments;
   uint64_t resident_bytes = 0;
   uint64_t host_bytes = 0;
+  bool has_experts = false;
+  uint64_t pass = 1;          // counts passes of execution
+  uint64_t expert_bytes = 0;  // of experts brought in in this pass
+  uint64_t loaded_bytes = 0;
   uint64_t loads = 0;
   uint64_t loads_from_host = 0;
   uint64_t evictions = 0;

@@ -67,12 +67,10 @@ class Cost final : public EvictionPolicy {
 
  protected:
   double Value(const EvictionRequest& request, const EvictionCandidate& candidate) const override {
-    const UseHistory& history = candidate.history;
-    // Two uses since the one before last began: a Poisson rate that fades while nothing comes. A
-    // model used once gets the benefit of its one use.
-    const int64_t since = history.uses < 2 ? history.use_began_us : history.previous_began_us;
-    const double span_us = static_cast<double>(std::max<int64_t>(1, request.now_us - since));
-    const double rate = static_cast<double>(std::min<uint64_t>(history.uses, 2)) / span_us;
+    // A Poisson rate that fades while nothing comes; a model used once gets the benefit of its one
+    // use, and one that is usually asked for at this hour may come although it has been still.
+    const double rate =
+        std::max(candidate.history.RecentRate(request.now_us), candidate.usual_rate);
     const double likely = 1 - std::exp(-rate * kHorizonUs);
     const double cost_us = candidate.reload_us * (candidate.hidden ? kHiddenCost : 1);
     // In single precision, in which the segments of one model are equal whatever their sizes.
@@ -95,7 +93,7 @@ void EvictionPolicy::Order(const EvictionRequest& request,
   std::vector<Ranked> ranked;
   ranked.reserve(candidates.size());
   for (const EvictionCandidate& c : candidates) {
-    ranked.push_back({{FloorRank(request, c), c.own ? 0 : Value(request, c), c.model,
+    ranked.push_back({{FloorRank(request, c), c.own ? c.own_value : Value(request, c), c.model,
                        ~(c.own ? c.steps_ahead : c.segment)},
                       c});
   }

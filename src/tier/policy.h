@@ -13,26 +13,6 @@
 
 namespace terrace::tier {
 
-// When a model was used. Accesses that follow each other within kSameUseUs are one use: a request
-// touches every segment once a token, which says nothing about when the next request comes.
-struct UseHistory {
-  static constexpr int64_t kSameUseUs = 1'000'000;
-
-  int64_t last_us = 0;            // last access
-  int64_t use_began_us = 0;       // of the current or last use
-  int64_t previous_began_us = 0;  // of the use before it; K = 2 of LRU-K
-  uint64_t uses = 0;
-
-  void Touch(int64_t now_us) {
-    if (uses == 0 || now_us - last_us > kSameUseUs) {
-      previous_began_us = use_began_us;
-      use_began_us = now_us;
-      ++uses;
-    }
-    last_us = now_us;
-  }
-};
-
 // A segment that may be evicted: resident, not pinned, not leased.
 struct EvictionCandidate {
   ModelId model = 0;
@@ -44,11 +24,13 @@ struct EvictionCandidate {
   // execution passes before it comes to this one again (cyclic).
   bool own = false;
   uint32_t steps_ahead = 0;
+  double own_value = 0;  // before steps_ahead: what it is worth to keep (experts: recent use)
   double reload_us = 0;  // to bring it back, from the nearest tier that holds it
   // Its reload would end before execution comes to it, if the segments before it stay: the model's
   // head computes while this one loads.
   bool hidden = false;
   double sla_weight = 1.0;  // of the model
+  double usual_rate = 0;    // UseHistory::UsualRate of the model, now
 };
 
 struct EvictionRequest {

@@ -57,10 +57,14 @@ bool TierManagerImpl::ReclaimIdle(uint64_t bytes, bool anything) {
 //  - at kPredicted and below nothing of hot models at all.
 std::vector<EvictionCandidate> TierManagerImpl::CandidatesLocked(const RoomRequest& request) const {
   const int64_t now = clock_->NowUs();
+  const int64_t wall_us = clock_->WallUs();
   const bool demand = request.priority == Priority::kDemand;
   const uint32_t asked_steps =
       request.model != nullptr ? request.model->StepsAhead(request.segment) : 0;
-  bool own_allowed = demand || asked_steps == 0;
+  const bool asked_expert = request.model != nullptr &&
+                            request.model->segments[request.segment].spec.expert &&
+                            ExpertsOnDemandLocked(*request.model);
+  bool own_allowed = demand || asked_steps == 0 || asked_expert;
   if (!own_allowed && request.model != nullptr) {
     const Model& model = *request.model;
     uint64_t ahead = 0;
@@ -81,6 +85,8 @@ std::vector<EvictionCandidate> TierManagerImpl::CandidatesLocked(const RoomReque
         own || std::any_of(model->segments.begin(), model->segments.end(), [](const Segment& s) {
           return s.pins > 0 || (s.load != nullptr && s.load->waiters > 0);
         });
+    const bool experts_on_demand = ExpertsOnDemandLocked(*model);
+    const double usual_rate = model->history.UsualRate(now, wall_us);
     uint64_t tail_bytes = 0;
     for (auto i = static_cast<uint32_t>(model->segments.size()); i-- > 0;) {
       const Segment& segment = model->segments[i];
@@ -88,7 +94,11 @@ std::vector<EvictionCandidate> TierManagerImpl::CandidatesLocked(const RoomReque
       if (segment.residence != Residence::kResident) continue;
       if (segment.pins > 0 && !kPlantEvictPinned) continue;
       const uint32_t steps = model->StepsAhead(i);
-      if (!demand && in_use && steps <= asked_steps) continue;
+      // Of experts those asked for in this pass are in use.
+      const bool sooner = segment.spec.expert && experts_on_demand
+                              ? segment.last_pass == model->pass
+                              : steps <= asked_steps;
+      if (!demand && in_use && sooner) continue;
       // With everything from here to the tail gone, what stays computes for so long:
       const double head_us = model->pass_us * static_cast<double>(model->bytes - tail_bytes) /
                              static_cast<double>(model->bytes);
@@ -100,13 +110,15 @@ std::vector<EvictionCandidate> TierManagerImpl::CandidatesLocked(const RoomReque
                             .hot_until_us = hot_until_us,
                             .own = own,
                             .steps_ahead = steps,
+                            .own_value = experts_on_demand ? OwnValueLocked(*model, segment) : 0,
                             // Its share of reading the model: a latency a segment would set small
                             // segments apart, and the tail would not go as one piece.
                             .reload_us = ReloadUsLocked(link, model->bytes) *
                                          static_cast<double>(segment.range.bytes) /
                                          static_cast<double>(model->bytes),
                             .hidden = ReloadUsLocked(link, tail_bytes) <= head_us,
-                            .sla_weight = model->spec.sla_weight});
+                            .sla_weight = model->spec.sla_weight,
+                            .usual_rate = usual_rate});
     }
   }
   return candidates;
@@ -144,6 +156,7 @@ void TierManagerImpl::ReclaimPastThresholdLocked() {
 DeviceRange TierManagerImpl::DetachLocked(Model& model, uint32_t index) {
   Segment& segment = model.segments[index];
   segment.residence = Residence::kAbsent;
+  segment.passing = false;
   model.resident_bytes -= segment.range.bytes;
   ++model.evictions;
   return std::exchange(segment.range, DeviceRange{});
@@ -160,11 +173,7 @@ std::vector<EvictionCandidate> TierManagerImpl::VictimsLocked(const RoomRequest&
   std::vector<EvictionCandidate> candidates = CandidatesLocked(request);
   EvictionRequest policy_request;
   policy_request.now_us = clock_->NowUs();
-  if (request.model != nullptr) {
-    const uint64_t fixed =
-        ledger_.used(Tier::kDevice, Kind::kKv) + ledger_.used(Tier::kDevice, Kind::kWorkspace);
-    policy_request.own_model_fits = request.model->bytes <= options_.device_budget_bytes - fixed;
-  }
+  if (request.model != nullptr) policy_request.own_model_fits = FitsLocked(*request.model);
   parts_.policy->Order(policy_request, candidates);
   return candidates;
 }
@@ -199,7 +208,8 @@ absl::StatusOr<DeviceRange> TierManagerImpl::TakeRoomLocked(const Owner& owner, 
       for (const EvictionCandidate& candidate : candidates) sum += candidate.bytes;
       return sum;
     };
-    candidates = VictimsLocked(request);
+    candidates = ExpertVictimsLocked(request, rounded);
+    if (available() < rounded) candidates = VictimsLocked(request);
     if (available() < rounded) {
       if (request.priority != Priority::kDemand) return absl::ResourceExhaustedError("no room");
       // What is being loaded for nobody in particular gives way; some of it at once.

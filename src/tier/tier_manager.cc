@@ -138,6 +138,10 @@ void TierManager::SetIdleMemory(IdleMemory* idle) { impl_->SetIdleMemory(idle); 
 void TierManager::Lease(ModelId model, int64_t until_us) { impl_->Lease(model, until_us); }
 void TierManager::EvictModel(ModelId model) { impl_->EvictModel(model); }
 bool TierManager::CouldFit(uint64_t bytes) const { return impl_->CouldFit(bytes); }
+bool TierManager::CouldPin(ModelId model, uint32_t segment) const {
+  return impl_->CouldPin(model, segment);
+}
+uint64_t TierManager::LoadedBytes(ModelId model) const { return impl_->LoadedBytes(model); }
 TierSnapshot TierManager::Snapshot() const { return impl_->Snapshot(); }
 void TierManager::VisitResident(
     const std::function<void(ModelId, uint32_t, std::span<const std::byte>)>& visit) const {

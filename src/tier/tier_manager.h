@@ -94,6 +94,10 @@ struct TierManagerOptions {
   int64_t pin_wait_us = 2'000'000;
   // Reads back what was copied to a device with memory of its own, and compares.
   bool strict_check = false;
+  // Of a model with experts that does not fit: how many bytes of experts a pass may exchange. What
+  // comes beyond is used and is the first to go again, so that one long prompt, which needs nearly
+  // all of them, does not push out those that are needed all the time.
+  uint64_t expert_upload_bytes = UINT64_MAX;
 };
 
 struct SegmentState {
@@ -110,9 +114,11 @@ struct ModelState {
   uint64_t resident_bytes = 0;
   uint64_t host_bytes = 0;       // copies on the host tier
   uint64_t loads_from_host = 0;  // of `loads`
+  uint64_t loaded_bytes = 0;     // since start
   uint64_t loads = 0;            // segments loaded since start
   uint64_t evictions = 0;        // segments evicted since start
   int64_t last_used_us = 0;
+  UseHistory history;
   std::vector<SegmentState> segments;
 };
 
@@ -199,6 +205,10 @@ class TierManager {
   // True if `bytes` more could be had by evicting everything that is neither pinned nor booked to
   // KV or workspace.
   bool CouldFit(uint64_t bytes) const;
+  // True if a segment is on the device or could be had as CouldFit says.
+  bool CouldPin(ModelId model, uint32_t segment) const;
+  // Bytes of the model's segments brought in since it was registered; 0 for an unknown one.
+  uint64_t LoadedBytes(ModelId model) const;
 
   TierSnapshot Snapshot() const;
   // Calls `visit` with the device bytes of each resident segment, under the manager's lock (which

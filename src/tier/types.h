@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "tier/use_history.h"
 
 namespace terrace::os {
 class DirectFile;
@@ -74,6 +75,8 @@ class SegmentSource {
 struct SegmentSpec {
   std::string name;    // "embed", "blk.3.attn" ...
   uint64_t bytes = 0;  // a multiple of 4 KiB
+  // One of a run of which execution uses a few each time, and which ones it says only then.
+  bool expert = false;
 };
 
 struct ModelSpec {
@@ -83,6 +86,8 @@ struct ModelSpec {
   int64_t hot_keep_us = 0;
   // How much more than another's it counts if this model's weights are missing (its SLA class).
   double sla_weight = 1.0;
+  // What an earlier process saw of its use.
+  UseHistory history;
   std::vector<SegmentSpec> segments;
   // Shared with the importer that still writes the image while the manager already loads from it.
   std::shared_ptr<SegmentSource> source;

@@ -2,12 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
 #include "base/status.h"
 #include "format/gguf.h"
+#include "format/model_set.h"
 #include "weights/importer.h"
+#include "weights/object_source.h"
+#include "weights/sha256.h"
 
 namespace terrace::weights {
 namespace {
@@ -17,7 +21,7 @@ class ModelWeightsImpl final : public ModelWeights {
   ModelWeightsImpl(std::shared_ptr<Importer> importer, tier::TierManager* manager)
       : importer_(std::move(importer)), manager_(manager) {
     for (const PlannedSegment& segment : importer_->plan().segments) {
-      segments_.push_back({segment.name, segment.bytes});
+      segments_.push_back({segment.name, segment.bytes, segment.expert >= 0});
     }
     for (const PlannedTensor& tensor : importer_->plan().tensors) {
       places_.emplace(tensor.place.name, &tensor.place);
@@ -36,6 +40,7 @@ class ModelWeightsImpl final : public ModelWeights {
     spec.tenant = options.tenant;
     spec.hot_keep_us = options.hot_keep_us;
     spec.sla_weight = options.sla_weight;
+    spec.history = options.history;
     spec.segments = segments_;
     spec.source = importer_;
     ASSIGN_OR_RETURN(tier_id_, manager_->Register(std::move(spec)));
@@ -68,11 +73,55 @@ class ModelWeightsImpl final : public ModelWeights {
 
 }  // namespace
 
+namespace {
+
+// Each is a fetch with connections of its own.
+constexpr size_t kMaxUrls = 64;
+
+// The URLs of the set that `url` belongs to.
+std::vector<std::string> SetUrls(const std::string& url) {
+  const std::optional<format::PartName> name = format::ParsePartName(url);
+  if (!name) return {url};
+  std::vector<std::string> urls;
+  for (uint32_t part = 1; part <= name->count; ++part) {
+    urls.push_back(format::PartPath(name->base, part, name->count));
+  }
+  return urls;
+}
+
+absl::StatusOr<format::ModelSource> OpenSource(const OpenOptions& options) {
+  if (!IsObject(options.source_path)) return format::OpenModel(options.source_path);
+  const std::vector<std::string> urls = SetUrls(options.source_path);
+  if (urls.size() > kMaxUrls) {
+    return absl::InvalidArgumentError(
+        fmt::format("a set of {} parts, at most {} are read", urls.size(), kMaxUrls));
+  }
+  ObjectSourceOptions object;
+  object.folder = options.object_folder;
+  object.disk = options.disk;
+  if (!options.sha256.empty()) {
+    if (urls.size() != 1) {
+      return absl::InvalidArgumentError("a SHA-256 can be given for a single file only");
+    }
+    ASSIGN_OR_RETURN(object.sha256, ParseSha256(options.sha256));
+  }
+  object.notice = options.notice;
+  std::vector<std::unique_ptr<format::ByteSource>> files;
+  for (const std::string& url : urls) {
+    ASSIGN_OR_RETURN(ObjectPlace place, FindObject(url, options.environment, *options.clock));
+    ASSIGN_OR_RETURN(std::unique_ptr<format::ByteSource> file, OpenObject(place, object));
+    files.push_back(std::move(file));
+  }
+  return format::OpenGguf(std::move(files), urls);
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Open(const OpenOptions& options,
                                                                  const ops::Backend* backend,
                                                                  tier::TierManager* manager) {
   std::string context = fmt::format("opening model '{}'", options.name);
-  auto source = format::OpenModel(options.source_path);
+  auto source = OpenSource(options);
   if (!source.ok()) return WithContext(source.status(), context);
   ImporterOptions importing;
   importing.image_folder = options.image_folder;

@@ -18,6 +18,9 @@
 #include "ops/types.h"
 #include "tier/tier_manager.h"
 
+namespace terrace {
+class Clock;
+}
 namespace terrace::storage {
 class DiskBudget;
 }
@@ -33,15 +36,25 @@ struct TensorPlace {
   DType dtype = DType::kF32;
   ops::Layout layout = ops::Layout::kPlain;
   std::vector<int64_t> shape;  // row-major, [out, in] for a matrix
+  // The matrices of a stack lie in segments of their own: the first in `segment`, each further one
+  // in the next, all at `offset`; `bytes` are those of one matrix then.
+  bool spread = false;
 };
 
 struct OpenOptions {
   std::string name;  // model name for the ledger, e.g. "qwen3@1"
   std::string tenant;
-  std::string source_path;   // a GGUF file (any part of a split set starts from part 1)
+  // A GGUF file (any part of a split set starts from part 1), or the URL of one in an object store
+  // (weights/object_source.h), whose file then comes to `object_folder` while it is served.
+  std::string source_path;
+  std::string object_folder;
+  std::string sha256;  // what the object's must be; empty: not checked
+  std::function<std::string(std::string_view)> environment;  // of s3: sources
+  const Clock* clock = nullptr;                              // of object stores; must outlive it
   std::string image_folder;  // images live here, one folder each; created if absent
   int64_t hot_keep_us = 0;
-  double sla_weight = 1.0;  // see tier::ModelSpec
+  double sla_weight = 1.0;  // this and history: see tier::ModelSpec
+  tier::UseHistory history;
   bool write_image = true;  // false: always read from the source (diagnosis)
   // See weights/importer.h.
   storage::DiskBudget* disk = nullptr;
@@ -64,8 +77,9 @@ class ModelWeights {
   virtual const std::string& fingerprint() const = 0;  // of source identity and layouts, hex
   virtual tier::ModelId tier_id() const = 0;
 
-  // Segments in execution order: "embed", then for each layer "blk.N.attn" and "blk.N.ffn", then
-  // "head". A segment without tensors is left out.
+  // Segments in execution order: "embed", then for each layer "blk.N.attn", "blk.N.ffn" and, for
+  // layers with experts, "blk.N.exp.E" for each, then "head". A segment without tensors is left
+  // out.
   virtual const std::vector<tier::SegmentSpec>& segments() const = 0;
   virtual const TensorPlace* Find(std::string_view tensor) const = 0;
   virtual uint64_t total_bytes() const = 0;

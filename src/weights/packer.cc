@@ -37,7 +37,10 @@ absl::Status Packer::Fill(uint32_t segment, uint64_t begin, std::span<std::byte>
     uint64_t from = std::max(done, tensor.place.offset);
     uint64_t to = std::min(end, tensor.place.offset + tensor.place.bytes);
     Zero(out.subspan(done - begin, from - done));
-    absl::Status status = FillTensor(tensor, from - tensor.place.offset,
+    // Of a spread stack this segment has one matrix.
+    const uint64_t skip =
+        tensor.place.spread ? static_cast<uint64_t>(plan.expert) * tensor.matrix_bytes : 0;
+    absl::Status status = FillTensor(tensor, skip + from - tensor.place.offset,
                                      out.subspan(from - begin, to - from), scratch);
     if (!status.ok()) {
       return WithContext(status, fmt::format("packing tensor '{}'", tensor.place.name));

@@ -8,6 +8,8 @@
 #include <map>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "base/hash.h"
 #include "base/status.h"
 #include "base/units.h"
@@ -24,6 +26,9 @@ struct SegmentKey {
   std::string name;
 };
 
+// Experts of a layer that get segments of their own; more are no real model.
+constexpr uint64_t kMaxExperts = 4096;
+
 SegmentKey KeyOf(std::string_view tensor) {
   constexpr uint64_t kHead = std::numeric_limits<uint64_t>::max();
   if (tensor.starts_with("output")) return {kHead, "head"};
@@ -35,8 +40,15 @@ SegmentKey KeyOf(std::string_view tensor) {
   std::string_view part(end + 1, static_cast<size_t>(rest.data() + rest.size() - end - 1));
   bool ffn = part.starts_with("ffn") || part.starts_with("post_ffw") ||
              part.starts_with("exp_probs") || part.starts_with("layer_out");
-  return {2 * uint64_t{layer} + (ffn ? 2 : 1),
+  return {(2 * uint64_t{layer} + (ffn ? 2 : 1)) * kMaxExperts,
           fmt::format("blk.{}.{}", layer, ffn ? "ffn" : "attn")};
+}
+
+// Stacks whose matrices are used one by one: an expert is brought in when a token is routed to it.
+bool IsExpertStack(const PlannedTensor& tensor) {
+  return tensor.conversion == Conversion::kPack && tensor.place.shape.size() == 3 &&
+         tensor.matrices < kMaxExperts && tensor.place.name.starts_with("blk.") &&
+         tensor.place.name.ends_with("_exps.weight");
 }
 
 bool IsVector(const format::TensorInfo& tensor) {
@@ -126,23 +138,69 @@ std::string Fingerprint(const ImagePlan& plan, const format::ModelSource& source
 
 std::string SegmentOf(std::string_view tensor) { return KeyOf(tensor).name; }
 
+namespace {
+
+// Puts a tensor, or each matrix of a stack of experts, behind what its segment holds already.
+// Expert E follows the layer's other FFN tensors by E + 1; experts of one layer are alike, so one
+// offset does for all matrices of a stack.
+void PlaceTensor(uint32_t index, PlannedTensor* tensor,
+                 std::map<uint64_t, PlannedSegment>* segments) {
+  const SegmentKey key = KeyOf(tensor->place.name);
+  auto put = [&](uint64_t order, std::string name, int32_t expert) {
+    PlannedSegment& segment = (*segments)[order];
+    segment.name = std::move(name);
+    segment.expert = expert;
+    const uint64_t offset = AlignUp(segment.bytes, kTensorAlignment);
+    segment.bytes = offset + tensor->place.bytes;
+    segment.tensors.push_back(index);
+    return offset;
+  };
+  if (!tensor->place.spread) {
+    tensor->place.offset = put(key.order, key.name, -1);
+    return;
+  }
+  const std::string prefix = key.name.substr(0, key.name.rfind('.'));
+  for (uint64_t e = 0; e < tensor->matrices; ++e) {
+    tensor->place.offset =
+        put(key.order + 1 + e, fmt::format("{}.exp.{}", prefix, e), static_cast<int32_t>(e));
+  }
+}
+
+// Stacks of experts can be spread only where all of their layer have the same number.
+absl::flat_hash_set<std::string> UnevenLayers(const std::vector<PlannedTensor>& tensors) {
+  absl::flat_hash_map<std::string, uint64_t> counts;
+  absl::flat_hash_set<std::string> uneven;
+  for (const PlannedTensor& tensor : tensors) {
+    if (!IsExpertStack(tensor)) continue;
+    const std::string layer = KeyOf(tensor.place.name).name;
+    auto [entry, added] = counts.try_emplace(layer, tensor.matrices);
+    if (!added && entry->second != tensor.matrices) uneven.insert(layer);
+  }
+  return uneven;
+}
+
+}  // namespace
+
 absl::StatusOr<ImagePlan> MakePlan(const format::ModelSource& source, const ops::Backend& backend) {
   ImagePlan plan;
   std::map<uint64_t, PlannedSegment> segments;
   for (uint32_t i = 0; i < source.tensors.size(); ++i) {
     ASSIGN_OR_RETURN(PlannedTensor tensor, PlanTensor(source.tensors[i], i, backend));
-    SegmentKey key = KeyOf(source.tensors[i].name);
-    PlannedSegment& segment = segments[key.order];
-    segment.name = key.name;
-    tensor.place.offset = AlignUp(segment.bytes, kTensorAlignment);
-    segment.bytes = tensor.place.offset + tensor.place.bytes;
+    plan.tensors.push_back(std::move(tensor));
+  }
+  const absl::flat_hash_set<std::string> uneven = UnevenLayers(plan.tensors);
+  for (uint32_t i = 0; i < source.tensors.size(); ++i) {
+    PlannedTensor& tensor = plan.tensors[i];
     plan.total_bytes += tensor.place.bytes;
     if (tensor.place.bytes > kMaxImageBytes || plan.total_bytes > kMaxImageBytes) {
       return absl::InvalidArgumentError(
           fmt::format("tensor '{}' makes the model too large", source.tensors[i].name));
     }
-    segment.tensors.push_back(i);
-    plan.tensors.push_back(std::move(tensor));
+    if (IsExpertStack(tensor) && !uneven.contains(KeyOf(tensor.place.name).name)) {
+      tensor.place.spread = true;
+      tensor.place.bytes = tensor.matrix_bytes;
+    }
+    PlaceTensor(i, &tensor, &segments);
   }
   plan.total_bytes = 0;
   for (auto& [order, segment] : segments) {
@@ -150,6 +208,7 @@ absl::StatusOr<ImagePlan> MakePlan(const format::ModelSource& source, const ops:
     segment.bytes = AlignUp(std::max<uint64_t>(segment.bytes, 1), format::kImageAlignment);
     plan.total_bytes += segment.bytes;
     for (uint32_t tensor : segment.tensors) {
+      if (segment.expert > 0) break;  // of a stack that is spread, the first one's segment
       plan.tensors[tensor].place.segment = static_cast<uint32_t>(plan.segments.size());
     }
     plan.segments.push_back(std::move(segment));
@@ -172,7 +231,7 @@ format::ImageManifest ManifestOf(const ImagePlan& plan, const format::ModelSourc
   for (const PlannedTensor& tensor : plan.tensors) {
     const TensorPlace& place = tensor.place;
     manifest.tensors.push_back({place.name, place.segment, place.offset, place.bytes, place.dtype,
-                                ops::LayoutName(place.layout), place.shape});
+                                ops::LayoutName(place.layout), place.shape, place.spread});
   }
   return manifest;
 }

@@ -43,6 +43,7 @@ struct PlannedTensor {
 
 struct PlannedSegment {
   std::string name;
+  int32_t expert = -1;            // which one, of a segment that holds one expert of a layer
   uint64_t bytes = 0;             // a multiple of 4 KiB
   std::vector<uint32_t> tensors;  // by offset
 };
@@ -55,6 +56,7 @@ struct ImagePlan {
 };
 
 // The segment that a tensor of this name belongs to: "embed", "blk.N.attn", "blk.N.ffn" or "head".
+// Stacks of experts ("blk.N.ffn_up_exps.weight") do not: each matrix lies in "blk.N.exp.E".
 std::string SegmentOf(std::string_view tensor);
 
 // Packing must work on groups of 16 rows one after the other, or else take whole matrices: then one

@@ -72,7 +72,9 @@ TEST(CliTest, EveryCommandHasHelpAndJson) {
                                                           {"debug", "render"},
                                                           {"debug", "logits"},
                                                           {"debug", "variants"},
-                                                          {"verify", "ops"}};
+                                                          {"verify", "ops"},
+                                                          {"doctor"},
+                                                          {"replay"}};
   for (std::vector<std::string> command : commands) {
     EXPECT_THAT(all.out, HasSubstr("  " + command[0]));
     command.emplace_back("--help");

@@ -4,6 +4,7 @@ where they can be fetched, over two real ones. TERRACE_BIN names another binary 
 
 import os
 import pathlib
+import subprocess
 import sys
 
 import pytest
@@ -22,6 +23,15 @@ TINY = {
     f"tiny-{name}": GOLDEN / "arch" / f"{name}.gguf"
     for name in ("llama", "qwen2", "qwen3", "gemma3")
 }
+
+
+def make_model(shape, seed, folder, format="Q4_0"):
+    """A generated model (bench/generate_model.h) in `folder`."""
+    tool = server_process.default_binary().parent / "terrace_make_model"
+    path = pathlib.Path(folder) / f"{shape}-{format}-{seed}.gguf"
+    if not path.exists():
+        subprocess.run([str(tool), shape, format, str(seed), str(path)], check=True)
+    return path
 
 
 class _Servers:

@@ -117,6 +117,7 @@ class SimSource final : public tier::SegmentSource {
 struct SimModel {
   ModelId id = 0;
   std::shared_ptr<SimSource> source;
+  std::vector<bool> experts;  // by segment
 };
 
 struct HeldPin {
@@ -183,6 +184,8 @@ class World {
     options.read_depth = static_cast<uint32_t>(1 + random_.Below(8));
     options.staging_bytes = tier::kMaxBlockBytes * (1 + random_.Below(3));
     options.pin_wait_us = 20'000;
+    if (random_.Below(2) == 0) options.expert_upload_bytes = 4096 * random_.Below(20);
+    options.strict_check = random_.Below(4) == 0;
     if (random_.Below(3) > 0) {
       options.host_budget_bytes = options.staging_bytes + 4096 * (20 + random_.Below(100));
     }
@@ -213,8 +216,13 @@ class World {
     spec.name = fmt::format("model-{}", number);
     spec.tenant = fmt::format("tenant-{}", number % 2);
     spec.hot_keep_us = static_cast<int64_t>(random_.Below(2) * random_.Below(100'000));
+    // Some have experts: a run in the middle of which a pass uses some.
+    const bool experts = random_.Below(3) == 0;
+    const size_t last = model.source->sizes().size() - 1;
     for (uint64_t bytes : model.source->sizes()) {
-      spec.segments.push_back({fmt::format("s{}", spec.segments.size()), bytes});
+      const size_t at = spec.segments.size();
+      model.experts.push_back(experts && at > 0 && at < last && random_.Below(3) > 0);
+      spec.segments.push_back({fmt::format("s{}", at), bytes, model.experts.back()});
     }
     spec.source = model.source;
     auto id = manager_->Register(std::move(spec));
@@ -405,6 +413,10 @@ class World {
     const SimModel model = models_[which];
     std::optional<HeldPin> last;
     for (uint32_t i = 0; i < model.source->sizes().size() && Ok(); ++i) {
+      if (model.experts[i]) {
+        if (random_.Below(2) == 0) continue;
+        if (random_.Below(2) == 0) manager_->Prefetch(model.id, i, 1, Priority::kNextLayer);
+      }
       std::optional<HeldPin> next = TryAcquire(model, i);
       if (!next.has_value()) return;
       last = std::move(next);

@@ -23,7 +23,7 @@ Places Order(std::string_view policy, const EvictionRequest& request,
 
 UseHistory Uses(const std::vector<int64_t>& times) {
   UseHistory history;
-  for (int64_t time : times) history.Touch(time);
+  for (int64_t time : times) history.Touch(time, 0);
   return history;
 }
 
@@ -42,12 +42,48 @@ EvictionCandidate Other(ModelId model, uint32_t segment, UseHistory history,
 TEST(UseHistoryTest, AccessesCloseTogetherAreOneUse) {
   UseHistory history = Uses({0, 100, kSecond, 2 * kSecond});
   EXPECT_EQ(history.uses, 1u);
-  history.Touch(10 * kSecond);
-  history.Touch(10 * kSecond + 5);
+  history.Touch(10 * kSecond, 0);
+  history.Touch(10 * kSecond + 5, 0);
   EXPECT_EQ(history.uses, 2u);
   EXPECT_EQ(history.previous_began_us, 0);
   EXPECT_EQ(history.use_began_us, 10 * kSecond);
   EXPECT_EQ(history.last_us, 10 * kSecond + 5);
+}
+
+TEST(UseHistoryTest, TheUsualRateFollowsTheHoursOfTheDay) {
+  constexpr int64_t kHour = 3600 * kSecond, kDay = 24 * kHour;
+  UseHistory history;
+  // Ten days, each with 6 uses in the middle of the hour from 9 to 10.
+  for (int64_t day = 0; day < 10; ++day) {
+    for (int64_t i = 0; i < 6; ++i) {
+      const int64_t at = day * kDay + 9 * kHour + 30 * 60 * kSecond + i * 10 * kSecond;
+      history.Touch(at, at);
+    }
+  }
+  const int64_t now = 10 * kDay;
+  const double an_hour = static_cast<double>(kHour);
+  // The first day counts from 9:30 on.
+  EXPECT_NEAR(history.UsualRate(now, now + 9 * kHour + kHour / 2) * an_hour, 6 * 10 / 9.6, 0.1);
+  EXPECT_NEAR(history.UsualRate(now, now + 9 * kHour) * an_hour, 3 * 10 / 9.6, 0.1);
+  EXPECT_EQ(history.UsualRate(now, now + 20 * kHour), 0);
+  EXPECT_EQ(Uses({0}).UsualRate(kHour, kHour), 0) << "nothing is usual on the first day";
+}
+
+TEST(CostPolicyTest, WeighsTheSlaClassAndTheUsualHour) {
+  auto candidate = [](ModelId model, double sla, double usual) {
+    EvictionCandidate c = Other(model, 0, Uses({0, 10 * kSecond}));
+    c.sla_weight = sla;
+    c.usual_rate = usual;
+    return c;
+  };
+  const EvictionRequest request{.now_us = 600 * kSecond};
+  EXPECT_EQ(Order("cost", request, {candidate(1, 4, 0), candidate(2, 0.25, 0), candidate(3, 1, 0)}),
+            (Places{{2, 0}, {3, 0}, {1, 0}}));
+  EXPECT_EQ(Order("cost", request, {candidate(1, 1, 1e-6), candidate(2, 1, 0)}),
+            (Places{{2, 0}, {1, 0}}));
+  EXPECT_EQ(Order("lru", request, {candidate(1, 0.25, 0), candidate(2, 4, 0)}),
+            (Places{{1, 0}, {2, 0}}))
+      << "other policies look at use alone";
 }
 
 class EveryPolicyTest : public testing::TestWithParam<const char*> {};

@@ -51,8 +51,9 @@ inline std::vector<std::byte> PackWhole(const format::ModelSource& source,
   }
   std::vector<std::byte> plain(info->bytes);
   EXPECT_TRUE(source.ReadTensor(*info, 0, plain).ok());
-  std::vector<std::byte> packed(place.bytes);
   size_t dims = info->shape.size();
+  const uint64_t stacked = place.spread ? static_cast<uint64_t>(info->shape[0]) : 1;
+  std::vector<std::byte> packed(place.bytes * stacked);
   if (dims == 1 || place.name.ends_with(".bias")) {
     std::vector<float> values(place.bytes / sizeof(float));
     DequantizeRow(info->dtype, plain.data(), values);

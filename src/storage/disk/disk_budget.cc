@@ -17,15 +17,18 @@ constexpr uint64_t kStatBlock = 512;  // the unit of st_blocks
 
 }  // namespace
 
+uint64_t FileBytesOnDisk(const std::string& path) {
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0) return 0;
+  return static_cast<uint64_t>(info.st_blocks) * kStatBlock;
+}
+
 uint64_t PhysicalBytes(const std::string& folder) {
   uint64_t bytes = 0;
   std::error_code error;
   fs::recursive_directory_iterator it(folder, fs::directory_options::skip_permission_denied, error);
   for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
-    struct stat info;
-    if (lstat(it->path().c_str(), &info) == 0) {
-      bytes += static_cast<uint64_t>(info.st_blocks) * kStatBlock;
-    }
+    bytes += FileBytesOnDisk(it->path().string());
   }
   return bytes;
 }

@@ -20,6 +20,8 @@ namespace terrace::storage {
 // Bytes of disk that the files below `folder` take (allocated blocks, not lengths). A folder that
 // is not there takes none; so do files that vanish meanwhile.
 uint64_t PhysicalBytes(const std::string& folder);
+// The same of one file; 0 if it is not there.
+uint64_t FileBytesOnDisk(const std::string& path);
 
 class DiskBudget;
 

@@ -75,7 +75,8 @@ class Download {
   absl::Mutex mutex_;
   absl::CondVar changed_;
   std::vector<bool> done_ ABSL_GUARDED_BY(mutex_);
-  uint64_t next_ ABSL_GUARDED_BY(mutex_) = 0;  // no range before it waits to be fetched
+  std::vector<bool> taken_ ABSL_GUARDED_BY(mutex_);  // done, or somebody fetches it
+  uint64_t next_ ABSL_GUARDED_BY(mutex_) = 0;        // no range before it waits to be fetched
   uint64_t done_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int running_ ABSL_GUARDED_BY(mutex_) = 0;
   int retries_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -137,11 +138,17 @@ absl::Status Download::FetchRange(uint64_t range) {
 void Download::Work() {
   while (!stop_.load()) {
     uint64_t range = 0;
+    const std::optional<uint64_t> wanted = options_.wanted ? options_.wanted() : std::nullopt;
     {
       absl::MutexLock lock(&mutex_);
-      while (next_ < done_.size() && done_[next_]) ++next_;
-      if (next_ == done_.size()) break;
-      range = next_++;
+      while (next_ < taken_.size() && taken_[next_]) ++next_;
+      if (next_ == taken_.size()) break;
+      range = next_;
+      if (wanted && *wanted / options_.range_bytes < taken_.size() &&
+          !taken_[*wanted / options_.range_bytes]) {
+        range = *wanted / options_.range_bytes;
+      }
+      taken_[range] = true;
     }
     Finish(range, FetchRange(range));
   }
@@ -151,6 +158,9 @@ void Download::Work() {
 }
 
 void Download::Finish(uint64_t range, const absl::Status& status) {
+  if (status.ok() && options_.landed) {
+    options_.landed(range * options_.range_bytes, BytesOf(range));
+  }
   absl::MutexLock lock(&mutex_);
   if (status.ok()) {
     done_[range] = true;
@@ -229,8 +239,13 @@ absl::Status Download::Prepare() {
   hash_.reset(EVP_MD_CTX_new());
   EVP_DigestInit_ex(hash_.get(), EVP_sha256(), nullptr);
   hashed_ = 0;
+  if (options_.begun) RETURN_IF_ERROR(options_.begun(info_));
+  for (uint64_t i = 0; options_.landed && i < done.size(); ++i) {
+    if (done[i]) options_.landed(i * options_.range_bytes, BytesOf(i));
+  }
   absl::MutexLock lock(&mutex_);
   done_ = std::move(done);
+  taken_ = done_;
   next_ = done_bytes_ = 0;
   failure_ = absl::OkStatus();
   for (uint64_t i = 0; i < done_.size(); ++i) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -46,7 +47,14 @@ struct DownloadOptions {
   int restarts = 1;                  // from nothing, because the object changed
   uint64_t save_bytes = 256 * kMiB;  // after so many, what has come is made to last
   std::function<void(const DownloadProgress&)> progress;  // on the calling thread
-  const std::atomic<bool>* cancel = nullptr;              // set: ends soon with Cancelled
+  // For readers that do not wait for the whole. `begun`, on the calling thread: the object's state
+  // is known and "<destination>.partial" is there; an error ends the call with it. `landed`, on any
+  // thread: a range's bytes are in that file. `wanted`, on any thread: an offset whose range comes
+  // next.
+  std::function<absl::Status(const ObjectInfo&)> begun;
+  std::function<void(uint64_t offset, uint64_t bytes)> landed;
+  std::function<std::optional<uint64_t>()> wanted;
+  const std::atomic<bool>* cancel = nullptr;  // set: ends soon with Cancelled
 };
 
 struct DownloadResult {

@@ -1,0 +1,94 @@
+// Models that are larger than the budget: they answer the same as with room for all of them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "engine/testing.h"
+
+namespace terrace::engine {
+namespace {
+
+struct Answer {
+  std::vector<float> logits;
+  std::vector<int32_t> tokens;
+  uint64_t moved_bytes = 0;  // of the steps that made `tokens`, but the first
+  int32_t steps = 0;
+};
+
+// A prompt's logits and a few greedy tokens, one step each.
+Answer Generate(Rig& rig, EngineModel& model, const std::vector<int32_t>& prompt) {
+  Answer answer;
+  auto logits = rig.engine().AllLogits(model, prompt);
+  EXPECT_TRUE(logits.ok()) << logits.status();
+  if (!logits.ok()) return answer;
+  answer.logits = *std::move(logits);
+  kv::Sequence kv(&rig.manager(), nullptr, {}, {"m", "", tier::Kind::kKv},
+                  model.kv_geometry().block_bytes());
+  std::vector<int32_t> next = prompt;
+  for (int i = 0; i < 6; ++i) {
+    StepEntry entry{&kv, next, true};
+    auto step = rig.engine().Step(model, {&entry, 1}, nullptr);
+    EXPECT_TRUE(step.ok()) << step.status();
+    if (!step.ok()) return answer;
+    const std::span<float> row = step->entries[0].logits;
+    next = {static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin())};
+    answer.tokens.push_back(next[0]);
+    if (i > 0) {
+      answer.moved_bytes += step->moved_bytes;
+      ++answer.steps;
+    }
+  }
+  return answer;
+}
+
+class StreamingTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(StreamingTest, AModelThreeTimesTheBudgetAnswersTheSame) {
+  const std::string base = std::string(TERRACE_TEST_DATA) + "/golden/arch/" + GetParam();
+  const Golden golden = ReadGolden(base);
+  Answer whole, streamed;
+  uint64_t bytes = 0, workspace = 0, kv_bytes = 0;
+  const auto tokens = static_cast<int32_t>(golden.tokens.size());
+  {
+    Rig rig("portable", 64 * kMiB);
+    auto model = rig.Open(base + ".gguf", "m", /*write_image=*/true);
+    ASSERT_NE(model, nullptr);
+    ASSERT_TRUE(model->weights().WaitForImage().ok());
+    bytes = model->weights().total_bytes();
+    const model::Architecture& architecture = model->architecture();
+    workspace =
+        std::max(architecture.WorkspaceBytes(32, 32), architecture.WorkspaceBytes(tokens, 1));
+    kv_bytes = model->KvBytes(tokens + 16);
+    whole = Generate(rig, *model, golden.tokens);
+    EXPECT_EQ(whole.moved_bytes, 0u) << "all of it stays";
+  }
+  // A third of the weights, beside workspace and KV.
+  Rig rig("portable", bytes / 3 + AlignUp(workspace, kMiB) + kv_bytes);
+  auto model = rig.Open(base + ".gguf", "m", /*write_image=*/true);
+  ASSERT_NE(model, nullptr);
+  ASSERT_TRUE(model->weights().WaitForImage().ok());
+  streamed = Generate(rig, *model, golden.tokens);
+  EXPECT_EQ(streamed.tokens, whole.tokens);
+  EXPECT_EQ(streamed.logits, whole.logits) << "not a bit differs";
+  EXPECT_GT(streamed.moved_bytes, 0u) << "it was streamed";
+  std::printf("%s: %llu bytes of weights, %llu moved a token\n", GetParam().c_str(),
+              static_cast<unsigned long long>(bytes),
+              static_cast<unsigned long long>(streamed.moved_bytes /
+                                              static_cast<uint64_t>(streamed.steps)));
+  EXPECT_TRUE(rig.manager().CheckInvariants().ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, StreamingTest,
+                         testing::Values("llama", "qwen3", "mixtral", "qwen3moe", "gpt-oss",
+                                         "deepseek2"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace terrace::engine
