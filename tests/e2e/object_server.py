@@ -10,7 +10,7 @@ import time
 
 
 class ObjectServer:
-    """`objects`: path to bytes. `fault`: called with (path, first byte) of each GET, returns None,
+    """`objects`: path to bytes. `fault`: called with (path, first byte; None for a HEAD), returns None,
     a status to refuse with, or one of "reset", "short", "wrong", "stall"."""
 
     def __init__(self):
@@ -44,7 +44,7 @@ class ObjectServer:
         body = self.objects.get(path)
         with self.lock:
             self.gets.append((path, first))
-            fault = self.fault(path, first) if with_body else None
+            fault = self.fault(path, first if with_body else None)
         if body is None:
             fault = fault or 404
         if isinstance(fault, int):

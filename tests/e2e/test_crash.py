@@ -100,7 +100,7 @@ def crash_server(servers, tmp_path):
     return servers.start(
         paths,
         wait=False,
-        memory={"device_budget": f"{size // MIB + 24}MiB", "hot_keep_time": "0s"},
+        memory={"device_budget": f"{size // MIB + 14}MiB", "hot_keep_time": "0s"},
         kv={"disk_size": f"{KV_CAP // MIB}MiB"},
     )
 

@@ -390,7 +390,7 @@ def test_a_model_three_times_the_budget_answers_the_same(servers, tmp_path, shap
     for p, want in enumerate(expected):
         status, answer = ask(server, "m", [p + i for i in range(20)])
         assert status == 200 and text_of(answer) == text_of(want), answer
-        assert "weight_bytes_moved" not in want["usage"] or p == 0
+        assert "weight_bytes_moved" not in want["usage"] or p < 3
         assert answer["usage"]["weight_bytes_moved_per_token"] > 0
     print(f"{shape}: {answer['usage']['weight_bytes_moved_per_token'] / MIB:.1f} MiB a token")
     assert server.metric("terrace_memory_bytes", tier="device") <= budget * MIB
