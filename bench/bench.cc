@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <cctype>
 #include <cmath>
 
 namespace terrace::bench {
@@ -19,6 +20,15 @@ std::string Number(double value) {
 boost::json::value Json(std::optional<double> value) {
   if (!value || !std::isfinite(*value)) return nullptr;
   return *value;
+}
+
+std::string Line(std::string_view law, std::string_view measured, std::string_view unit,
+                 std::string_view reference, std::string_view ratio, std::string_view goal,
+                 std::string_view holds) {
+  std::string line = fmt::format("{:<50} {:>9} {:<9} {:<26} {:>7} {:<9} {}", law, measured, unit,
+                                 reference, ratio, goal, holds);
+  line.resize(line.find_last_not_of(' ') + 1);
+  return line;
 }
 
 }  // namespace
@@ -40,50 +50,39 @@ std::string Row::goal_text() const {
                      reference ? "" : " " + unit);
 }
 
-std::string RowsJson(std::span<const Row> rows) {
-  boost::json::array array;
-  for (const Row& row : rows) {
-    boost::json::object object;
-    object["law"] = row.law;
-    object["measured"] = Json(row.measured);
-    object["unit"] = row.unit;
-    object["reference"] = Json(row.reference);
-    object["ratio"] = Json(row.ratio());
-    object["goal"] =
-        row.goal_kind == Goal::kNone ? boost::json::value() : boost::json::value(row.goal);
-    object["holds"] = row.holds() ? boost::json::value(*row.holds()) : boost::json::value(nullptr);
-    array.push_back(std::move(object));
-  }
-  return boost::json::serialize(array);
+bool Context::WantsFormat(std::string_view format) const {
+  const auto same = [&](const std::string& wanted) {
+    return std::equal(wanted.begin(), wanted.end(), format.begin(), format.end(),
+                      [](char a, char b) { return std::toupper(a) == std::toupper(b); });
+  };
+  return formats.empty() || std::any_of(formats.begin(), formats.end(), same);
 }
 
-std::string RowsTable(std::span<const Row> rows) {
-  std::vector<std::vector<std::string>> cells = {
-      {"law", "measured", "unit", "reference", "ratio", "goal", "holds"}};
-  for (const Row& row : rows) {
-    std::string reference = row.reference ? Number(*row.reference) : "";
-    if (!row.reference_name.empty()) reference += fmt::format(" ({})", row.reference_name);
-    cells.push_back({row.law, Number(row.measured), row.unit, reference,
-                     row.ratio() ? fmt::format("{:.3f}", *row.ratio()) : "", row.goal_text(),
-                     !row.holds()   ? ""
-                     : *row.holds() ? "yes"
-                                    : "NO"});
-  }
-  std::vector<size_t> widths(cells[0].size());
-  for (const auto& line : cells) {
-    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
-  }
-  std::string out;
-  for (const auto& line : cells) {
-    std::string text;
-    for (size_t i = 0; i < line.size(); ++i) {
-      bool right = i == 1 || i == 4;
-      text += right ? fmt::format("{:>{}}  ", line[i], widths[i])
-                    : fmt::format("{:<{}}  ", line[i], widths[i]);
-    }
-    out += text.substr(0, text.find_last_not_of(' ') + 1) + "\n";
-  }
-  return out;
+std::string RowJson(const Row& row) {
+  boost::json::object object;
+  object["law"] = row.law;
+  object["measured"] = Json(row.measured);
+  object["unit"] = row.unit;
+  object["reference"] = Json(row.reference);
+  object["ratio"] = Json(row.ratio());
+  object["goal"] =
+      row.goal_kind == Goal::kNone ? boost::json::value() : boost::json::value(row.goal);
+  object["holds"] = row.holds() ? boost::json::value(*row.holds()) : boost::json::value(nullptr);
+  return boost::json::serialize(object);
+}
+
+std::string RowLine(const Row& row) {
+  std::string reference = row.reference ? Number(*row.reference) : "";
+  if (!row.reference_name.empty()) reference += fmt::format(" ({})", row.reference_name);
+  return Line(row.law, Number(row.measured), row.unit, reference,
+              row.ratio() ? fmt::format("{:.3f}", *row.ratio()) : "", row.goal_text(),
+              !row.holds()   ? ""
+              : *row.holds() ? "yes"
+                             : "NO");
+}
+
+std::string HeaderLine() {
+  return Line("law", "measured", "unit", "reference", "ratio", "goal", "holds");
 }
 
 double Median(std::vector<double> values) {

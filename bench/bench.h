@@ -40,14 +40,25 @@ struct Context {
   std::string cache_folder;  // generated models are kept here between runs
   int threads = 1;
   bool quick = false;  // fewer repetitions and smaller sizes: to see that it runs
+  // What to measure, for benchmarks that measure much: formats by name in any case, empty for all,
+  // and a part of the law's text, empty for all.
+  std::vector<std::string> formats;
+  std::string only;
+  std::string peer_library;  // llama.cpp's, for comparison; empty: looked for (llama_peer.h)
+  bool compare = true;
   // Progress, a line each, to standard error.
   std::function<void(std::string_view)> say;
+  // Takes each row as soon as it is measured.
+  std::function<void(const Row&)> report;
+
+  bool WantsFormat(std::string_view format) const;
+  bool WantsLaw(std::string_view law) const { return law.find(only) != std::string_view::npos; }
 };
 
 struct Bench {
   std::string_view name;
   std::string_view help;
-  absl::StatusOr<std::vector<Row>> (*run)(const Context& context);
+  absl::Status (*run)(const Context& context);  // calls context.report
 };
 
 // All benchmarks, in the order in which `terrace_bench` lists them.
@@ -59,13 +70,15 @@ absl::StatusOr<std::vector<Row>> RunKv(const Context& context);
 absl::StatusOr<std::vector<Row>> RunStreams(const Context& context);
 absl::StatusOr<std::vector<Row>> RunArbiter(const Context& context);
 absl::StatusOr<std::vector<Row>> RunFrontend(const Context& context);
-absl::StatusOr<std::vector<Row>> RunEngine(const Context& context);
+absl::Status RunEngine(const Context& context);
 absl::StatusOr<std::vector<Row>> RunZipf(const Context& context);
 absl::StatusOr<std::vector<Row>> RunStream(const Context& context);
 
-// One JSON array of {"law","measured","unit","reference","ratio","goal","holds"}; null for absent.
-std::string RowsJson(std::span<const Row> rows);
-std::string RowsTable(std::span<const Row> rows);
+// {"law","measured","unit","reference","ratio","goal","holds"}; null for absent.
+std::string RowJson(const Row& row);
+// One line of a table whose columns have fixed widths, so that rows can be written one by one.
+std::string RowLine(const Row& row);
+std::string HeaderLine();
 
 double Median(std::vector<double> values);
 

@@ -1,15 +1,10 @@
 // Prefill and decode of one model by format, context and batch, beside what the machine could do in
-// the same run, and beside llama.cpp where its llama-bench is found.
+// the same run, and beside llama.cpp where its library is found.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <boost/json.hpp>
-#include <cstdio>
-#include <cstdlib>
 #include <deque>
 #include <memory>
-#include <optional>
 
 #include "base/random.h"
 #include "base/status.h"
@@ -18,6 +13,7 @@
 #include "format/gguf.h"
 #include "generate_model.h"
 #include "kv/sequence.h"
+#include "llama_peer.h"
 #include "ops/measure.h"
 #include "support.h"
 
@@ -29,7 +25,7 @@ constexpr int32_t kChunk = 512;  // prompt tokens of one step
 struct FormatGoals {
   const char* format;
   double decode;       // share of bandwidth
-  double decode_peer;  // times llama.cpp
+  double decode_peer;  // times llama.cpp; 0: it does not know the format
   double prefill_peer;
   bool word_peak;  // prefill against 16-bit dot products instead of 8-bit ones
 };
@@ -37,10 +33,11 @@ struct FormatGoals {
 constexpr FormatGoals kFormats[] = {
     {"Q4_0", 0.85, 2.5, 2.5, false}, {"Q4_K_M", 0.75, 2.5, 2.5, false},
     {"Q8_0", 0.85, 2.5, 2.5, false}, {"F16", 0.85, 1.7, 2, true},
-    {"BF16", 0.85, 1.7, 2, true},
+    {"BF16", 0.85, 1.7, 2, true},    {"W8A8", 0.85, 0, 0, false},
 };
 constexpr double kPrefillShare = 0.60;
 constexpr double kBatch8Gain = 4;
+constexpr double kBatch8Peer = 5;
 
 // What one pass over the model reads and computes.
 struct Work {
@@ -140,53 +137,6 @@ class Player {
   Random random_;
 };
 
-struct PeerRates {
-  double prefill512 = 0;  // tokens/s
-  double decode = 0;
-};
-
-// The path of llama.cpp's llama-bench: TERRACE_LLAMA_BENCH, else from PATH; empty if there is none.
-std::string FindLlamaBench() {
-  if (const char* set = std::getenv("TERRACE_LLAMA_BENCH"); set != nullptr) return set;
-  const char* path = std::getenv("PATH");
-  std::string_view rest = path == nullptr ? "" : path;
-  while (!rest.empty()) {
-    const size_t end = std::min(rest.find(':'), rest.size());
-    std::string file = fmt::format("{}/llama-bench", rest.substr(0, end));
-    if (access(file.c_str(), X_OK) == 0) return file;
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
-  return "";
-}
-
-// Nothing if it fails: a peer is not what is measured.
-std::optional<PeerRates> RunLlamaBench(const std::string& program, const std::string& model,
-                                       int threads, int repeats) {
-  const std::string command =
-      fmt::format("'{}' -m '{}' -p 512 -n 64 -t {} -r {} -o json 2>/dev/null", program, model,
-                  threads, repeats);
-  std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
-  if (pipe == nullptr) return std::nullopt;
-  std::string text;
-  char buffer[4096];
-  for (size_t n; (n = fread(buffer, 1, sizeof buffer, pipe.get())) > 0;) text.append(buffer, n);
-  boost::system::error_code error;
-  const boost::json::value json = boost::json::parse(text, error);
-  const boost::json::array* tests = json.if_array();
-  if (error || tests == nullptr) return std::nullopt;
-  PeerRates rates;
-  for (const boost::json::value& test : *tests) {
-    const boost::json::object* object = test.if_object();
-    if (object == nullptr) continue;
-    const boost::json::value* rate = object->if_contains("avg_ts");
-    const boost::json::value* prompt = object->if_contains("n_prompt");
-    if (rate == nullptr || prompt == nullptr || !rate->is_number()) continue;
-    (prompt->is_int64() && prompt->as_int64() > 0 ? rates.prefill512 : rates.decode) =
-        rate->to_number<double>();
-  }
-  return rates;
-}
-
 class EngineBench {
  public:
   explicit EngineBench(const Context& context)
@@ -195,129 +145,158 @@ class EngineBench {
     if (context.quick) shape_ = *FindShape("small");
   }
 
-  absl::StatusOr<std::vector<Row>> Run() {
-    const std::string peer = FindLlamaBench();
-    context_.say(peer.empty() ? "llama-bench is not found: no comparison"
-                              : fmt::format("comparing with {}", peer));
-    for (const FormatGoals& goals : kFormats) RETURN_IF_ERROR(RunFormat(goals, peer));
-    return std::move(rows_);
-  }
-
- private:
-  absl::Status RunFormat(const FormatGoals& goals, const std::string& peer) {
-    context_.say(goals.format);
-    ASSIGN_OR_RETURN(std::string path,
-                     CachedModel({.shape = shape_, .format = goals.format}, context_.cache_folder));
-    ASSIGN_OR_RETURN(std::unique_ptr<Bed> bed, Bed::Create(context_, 0));
-    ASSIGN_OR_RETURN(std::shared_ptr<engine::EngineModel> model, bed->Open(goals.format, path));
-    ASSIGN_OR_RETURN(work_, Measure(path, *model));
-    ASSIGN_OR_RETURN(limits_, ops::MeasureLimits(bed->runtime().backend().name(), buffer_,
-                                                 &bed->runtime().team()));
-    Player player(context_, bed.get(), model.get());
-    RETURN_IF_ERROR(player.Prefill(kChunk).status());  // loads the weights
-
-    std::optional<PeerRates> peer_before, peer_after;
-    if (!peer.empty()) peer_before = RunLlamaBench(peer, path, context_.threads, 2);
-    ASSIGN_OR_RETURN(const double prefill, Prefill(goals, &player));
-    ASSIGN_OR_RETURN(const double decode, Decode(goals, *model, &player, bed.get()));
-    if (!peer.empty()) peer_after = RunLlamaBench(peer, path, context_.threads, 2);
-    if (peer_before && peer_after) {
-      Compare(goals.format, "prefill 512", prefill,
-              std::max(peer_before->prefill512, peer_after->prefill512), goals.prefill_peer);
-      Compare(goals.format, "decode", decode, std::max(peer_before->decode, peer_after->decode),
-              goals.decode_peer);
+  absl::Status Run() {
+    RETURN_IF_ERROR(LoadPeer());
+    for (const FormatGoals& goals : kFormats) {
+      if (context_.WantsFormat(goals.format)) RETURN_IF_ERROR(RunFormat(goals));
     }
     return absl::OkStatus();
   }
 
-  absl::StatusOr<double> Prefill(const FormatGoals& goals, Player* player) {
-    const double word_peak =
-        limits_.word_ops_per_s > 0 ? limits_.word_ops_per_s : limits_.float_ops_per_s;
-    const double peak = goals.word_peak ? word_peak : limits_.int8_ops_per_s;
-    double rate512 = 0;
-    for (int32_t tokens : {128, 512, 2048}) {
-      double best = 1e9;
-      for (int i = 0; i < (context_.quick ? 1 : 3); ++i) {
-        ASSIGN_OR_RETURN(double seconds, player->Prefill(tokens));
-        best = std::min(best, seconds);
-      }
-      const double n = tokens;
-      const double operations =
-          2 * work_.layer_parameters * n + work_.attention_per_pair * n * (n + 1) / 2;
-      if (tokens == 512) rate512 = n / best;
-      rows_.push_back({.law = fmt::format("{} prefill {}", goals.format, tokens),
-                       .measured = n / best,
-                       .unit = "tokens/s",
-                       .reference = n / (operations / peak),
-                       .reference_name = goals.word_peak ? "16-bit peak" : "int8 peak",
-                       .goal_kind = tokens == 512 ? Goal::kAtLeast : Goal::kNone,
-                       .goal = kPrefillShare});
+ private:
+  absl::Status LoadPeer() {
+    if (!context_.compare) return absl::OkStatus();
+    const std::string library = FindLlamaLibrary(context_.peer_library, context_.cache_folder);
+    if (library.empty()) {
+      context_.say(
+          fmt::format("llama.cpp is not found: no comparison. To have one: npm install --prefix {} "
+                      "@node-llama-cpp/linux-x64@3.21.1",
+                      context_.cache_folder));
+      return absl::OkStatus();
     }
-    return rate512;
+    ASSIGN_OR_RETURN(peer_, LlamaPeer::Load(library, context_.threads, context_.clock));
+    context_.say(fmt::format("comparing with {}", library));
+    return absl::OkStatus();
   }
 
-  absl::StatusOr<double> Decode(const FormatGoals& goals, const engine::EngineModel& model,
-                                Player* player, Bed* bed) {
-    const int steps = context_.quick ? 4 : 32;
-    double single = 0;
+  absl::Status RunFormat(const FormatGoals& goals) {
+    context_.say(goals.format);
+    ASSIGN_OR_RETURN(std::string path,
+                     CachedModel({.shape = shape_, .format = goals.format}, context_.cache_folder));
+    ASSIGN_OR_RETURN(bed_, Bed::Create(context_, 0));
+    ASSIGN_OR_RETURN(std::shared_ptr<engine::EngineModel> model, bed_->Open(goals.format, path));
+    ASSIGN_OR_RETURN(work_, Measure(path, *model));
+    ASSIGN_OR_RETURN(limits_, ops::MeasureLimits(bed_->runtime().backend().name(), buffer_,
+                                                 &bed_->runtime().team()));
+    with_peer_ = peer_ != nullptr && goals.decode_peer > 0;
+    if (with_peer_) RETURN_IF_ERROR(peer_->Open(path));
+    Player player(context_, bed_.get(), model.get());
+    RETURN_IF_ERROR(player.Prefill(kChunk).status());  // loads the weights
+    for (int32_t tokens : {128, 512, 2048}) RETURN_IF_ERROR(Prefill(goals, tokens, &player));
     struct Case {
       int32_t context, batch;
     };
+    single_ = 0;
     for (Case c : {Case{128, 1}, {4096, 1}, {128, 4}, {128, 8}, {128, 16}}) {
       if (context_.quick && c.context > 128) continue;
-      double limit = 0;
-      ASSIGN_OR_RETURN(double before, ops::MeasureRead(bed->runtime().backend().name(), buffer_,
-                                                       &bed->runtime().team()));
-      ASSIGN_OR_RETURN(double seconds, player->Decode(c.context, c.batch, steps));
-      ASSIGN_OR_RETURN(double after, ops::MeasureRead(bed->runtime().backend().name(), buffer_,
-                                                      &bed->runtime().team()));
-      limit = std::max(before, after);
-      const double rate = c.batch / seconds;
-      if (c.batch == 1 && c.context == 128) single = rate;
-      Row row{
-          .law = fmt::format("{} decode, context {}, batch {}", goals.format, c.context, c.batch),
-          .measured = rate,
-          .unit = "tokens/s"};
-      if (c.batch == 1) {
-        const double bytes =
-            work_.weight_bytes + static_cast<double>(model.KvBytes(c.context + steps / 2));
-        row.reference = limit / bytes;
-        row.reference_name = "memory bandwidth";
-        row.goal_kind = c.context == 128 ? Goal::kAtLeast : Goal::kNone;
-        row.goal = goals.decode;
-      } else {
-        row.reference = single;
-        row.reference_name = "batch 1";
-        row.goal_kind = c.batch == 8 ? Goal::kAtLeast : Goal::kNone;
-        row.goal = kBatch8Gain;
-      }
-      rows_.push_back(std::move(row));
+      RETURN_IF_ERROR(Decode(goals, c.context, c.batch, *model, &player));
     }
-    return single;
+    return absl::OkStatus();
   }
 
-  void Compare(const char* format, const char* what, double ours, double theirs, double goal) {
-    rows_.push_back({.law = fmt::format("{} {} against llama.cpp", format, what),
+  absl::Status Prefill(const FormatGoals& goals, int32_t tokens, Player* player) {
+    const std::string law = fmt::format("{} prefill {}", goals.format, tokens);
+    if (!context_.WantsLaw(law)) return absl::OkStatus();
+    double best = 1e9;
+    double theirs = 1e9;
+    for (int i = 0; i < (context_.quick ? 1 : tokens > 1000 ? 2 : 3); ++i) {
+      if (with_peer_) {
+        ASSIGN_OR_RETURN(double seconds, peer_->Prefill(tokens));
+        theirs = std::min(theirs, seconds);
+      }
+      ASSIGN_OR_RETURN(double seconds, player->Prefill(tokens));
+      best = std::min(best, seconds);
+    }
+    const double word_peak =
+        limits_.word_ops_per_s > 0 ? limits_.word_ops_per_s : limits_.float_ops_per_s;
+    const double peak = goals.word_peak ? word_peak : limits_.int8_ops_per_s;
+    const double n = tokens;
+    const double operations =
+        2 * work_.layer_parameters * n + work_.attention_per_pair * n * (n + 1) / 2;
+    context_.report({.law = law,
+                     .measured = n / best,
+                     .unit = "tokens/s",
+                     .reference = n / (operations / peak),
+                     .reference_name = goals.word_peak ? "16-bit peak" : "int8 peak",
+                     .goal_kind = tokens == 512 ? Goal::kAtLeast : Goal::kNone,
+                     .goal = kPrefillShare});
+    if (with_peer_) Compare(law, n / best, n / theirs, tokens == 512 ? goals.prefill_peer : 0);
+    return absl::OkStatus();
+  }
+
+  // Bandwidth now, beside what is compared with it.
+  absl::StatusOr<double> Read() {
+    return ops::MeasureRead(bed_->runtime().backend().name(), buffer_, &bed_->runtime().team());
+  }
+
+  absl::Status Decode(const FormatGoals& goals, int32_t context, int32_t batch,
+                      const engine::EngineModel& model, Player* player) {
+    const std::string law =
+        fmt::format("{} decode, context {}, batch {}", goals.format, context, batch);
+    const bool is_single = batch == 1 && context == 128;
+    if (!context_.WantsLaw(law) && !is_single) return absl::OkStatus();
+    const int steps = context_.quick ? 4 : 32;
+    double theirs = 1e9;
+    const auto run_peer = [&]() -> absl::Status {
+      if (!with_peer_ || !context_.WantsLaw(law)) return absl::OkStatus();
+      ASSIGN_OR_RETURN(double seconds, peer_->Decode(context, batch, steps / 2));
+      theirs = std::min(theirs, seconds);
+      return absl::OkStatus();
+    };
+    RETURN_IF_ERROR(run_peer());
+    ASSIGN_OR_RETURN(double before, Read());
+    ASSIGN_OR_RETURN(double seconds, player->Decode(context, batch, steps));
+    ASSIGN_OR_RETURN(double after, Read());
+    RETURN_IF_ERROR(run_peer());
+    const double rate = batch / seconds;
+    if (is_single) single_ = rate;
+    if (!context_.WantsLaw(law)) return absl::OkStatus();
+    Row row{.law = law, .measured = rate, .unit = "tokens/s"};
+    if (batch == 1) {
+      const double bytes =
+          work_.weight_bytes + static_cast<double>(model.KvBytes(context + steps / 2));
+      row.reference = std::max(before, after) / bytes;
+      row.reference_name = "memory bandwidth";
+      row.goal_kind = is_single ? Goal::kAtLeast : Goal::kNone;
+      row.goal = goals.decode;
+    } else {
+      row.reference = single_;
+      row.reference_name = "batch 1";
+      row.goal_kind = batch == 8 ? Goal::kAtLeast : Goal::kNone;
+      row.goal = kBatch8Gain;
+    }
+    context_.report(row);
+    if (with_peer_) {
+      const double goal = is_single ? goals.decode_peer : batch == 8 ? kBatch8Peer : 0;
+      Compare(law, rate, batch / theirs, goal);
+    }
+    return absl::OkStatus();
+  }
+
+  // `goal` 0: none.
+  void Compare(const std::string& law, double ours, double theirs, double goal) {
+    context_.report({.law = law + " against llama.cpp",
                      .measured = ours,
                      .unit = "tokens/s",
                      .reference = theirs,
                      .reference_name = "llama.cpp",
-                     .goal_kind = Goal::kAtLeast,
+                     .goal_kind = goal > 0 ? Goal::kAtLeast : Goal::kNone,
                      .goal = goal});
   }
 
   const Context& context_;
   const ops::LargeBuffer buffer_;
   ModelShape shape_;
+  std::unique_ptr<LlamaPeer> peer_;
+  bool with_peer_ = false;
+  std::unique_ptr<Bed> bed_;
   Work work_;
   ops::MachineLimits limits_;
-  std::vector<Row> rows_;
+  double single_ = 0;  // tokens/s of one sequence with a short context
 };
 
 }  // namespace
 
-absl::StatusOr<std::vector<Row>> RunEngine(const Context& context) {
-  return EngineBench(context).Run();
-}
+absl::Status RunEngine(const Context& context) { return EngineBench(context).Run(); }
 
 }  // namespace terrace::bench

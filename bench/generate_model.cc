@@ -207,20 +207,34 @@ class Generator {
     const uint64_t seed = options_.seed * 1'000'003 + ++tensors_;
     const std::vector<int64_t> shape =
         count > 0 ? std::vector<int64_t>{count, rows, cols} : std::vector<int64_t>{rows, cols};
-    // Pieces begin anywhere; row r is always pool row Random(seed + r) % kRows.
-    writer_.AddTensor(name, dtype, shape, [=](uint64_t offset, std::span<std::byte> out) {
+    if (dtype == DType::kW8A8) {  // in files as bytes and their scales
+      std::vector<int64_t> scale_shape = shape;
+      scale_shape.pop_back();
+      writer_.AddTensor(name, DType::kI8, shape, Rows(pool, row_bytes, 4, row_bytes - 4, seed));
+      writer_.AddTensor(name + "_scale", DType::kF32, scale_shape,
+                        Rows(pool, row_bytes, 0, 4, seed));
+    } else {
+      writer_.AddTensor(name, dtype, shape, Rows(pool, row_bytes, 0, row_bytes, seed));
+    }
+    return absl::OkStatus();
+  }
+
+  // Bytes [first, first + count) of each row; row r is always pool row Random(seed + r) % kRows.
+  // Pieces begin anywhere.
+  static GgufWriter::Fill Rows(const std::vector<std::byte>* pool, uint64_t row_bytes,
+                               uint64_t first, uint64_t count, uint64_t seed) {
+    return [=](uint64_t offset, std::span<std::byte> out) {
       while (!out.empty()) {
-        const uint64_t row = offset / row_bytes;
-        const uint64_t within = offset % row_bytes;
-        const uint64_t from = Random(seed + row).Below(RowPool::kRows) * row_bytes + within;
-        const size_t bytes = std::min<uint64_t>(row_bytes - within, out.size());
+        const uint64_t row = offset / count;
+        const uint64_t within = offset % count;
+        const uint64_t from = Random(seed + row).Below(RowPool::kRows) * row_bytes + first + within;
+        const size_t bytes = std::min<uint64_t>(count - within, out.size());
         std::memcpy(out.data(), pool->data() + from, bytes);
         out = out.subspan(bytes);
         offset += bytes;
       }
       return absl::OkStatus();
-    });
-    return absl::OkStatus();
+    };
   }
 
   void Norm(const std::string& name, int64_t size) {
@@ -239,7 +253,9 @@ class Generator {
 
 }  // namespace
 
-std::vector<std::string> ModelFormats() { return {"Q4_0", "Q4_K_M", "Q8_0", "F16", "BF16", "F32"}; }
+std::vector<std::string> ModelFormats() {
+  return {"Q4_0", "Q4_K_M", "Q8_0", "F16", "BF16", "F32", "W8A8"};
+}
 
 absl::StatusOr<ModelShape> FindShape(std::string_view name) {
   if (name == "qwen3-0.6b") return ModelShape();

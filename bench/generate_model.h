@@ -32,8 +32,8 @@ struct ModelShape {
 // ones.
 absl::StatusOr<ModelShape> FindShape(std::string_view name);
 
-// The formats that GenerateModel takes: "Q4_0", "Q4_K_M", "Q8_0", "F16", "BF16", "F32"; the mixed
-// ones choose each tensor's type as published files of that name do.
+// The formats that GenerateModel takes: "Q4_0", "Q4_K_M", "Q8_0", "F16", "BF16", "F32" and "W8A8";
+// the mixed ones choose each tensor's type as published files of that name do.
 std::vector<std::string> ModelFormats();
 
 struct GenerateOptions {

@@ -35,13 +35,25 @@ int Fail(const absl::Status& status) {
   return 1;
 }
 
-int RunBench(const std::string& name, bool json, const Context& context) {
+int RunBench(const std::string& name, bool json, Context context) {
   for (const Bench& bench : Benches()) {
     if (bench.name != name) continue;
-    absl::StatusOr<std::vector<Row>> rows = bench.run(context);
-    if (!rows.ok()) return Fail(rows.status());
-    std::cout << (json ? RowsJson(*rows) + "\n" : RowsTable(*rows));
-    return 0;
+    // Each row is written when it is measured: a run that is cut short has shown what it had.
+    bool first = true;
+    context.report = [&](const Row& row) {
+      if (json) {
+        std::cout << (first ? "[\n" : ",\n") << RowJson(row) << std::flush;
+      } else {
+        if (first) std::cout << HeaderLine() << "\n";
+        std::cout << RowLine(row) << std::endl;
+      }
+      first = false;
+    };
+    const absl::Status status = bench.run(context);
+    if (json) std::cout << (first ? "[]\n" : "\n]\n") << std::flush;
+    if (!status.ok()) return Fail(status);
+    if (first) std::cerr << "terrace_bench: the filters leave nothing to measure\n";
+    return first ? 1 : 0;
   }
   std::cerr << fmt::format("terrace_bench: no benchmark '{}'; there are:\n", name);
   List(std::cerr);
@@ -66,9 +78,18 @@ int Main(int argc, char** argv) {
   app.add_option("--threads", context.threads, "Threads that compute")->check(CLI::Range(1, 1024));
   app.add_option("--cache", cache, "Folder for generated models and their images")
       ->type_name("FOLDER");
+  app.add_option("--formats", context.formats, "Formats to measure, such as q4_0,f16; else all")
+      ->delimiter(',')
+      ->type_name("NAMES");
+  app.add_option("--only", context.only, "Measure only laws whose text has this in it")
+      ->type_name("TEXT");
+  app.add_option("--peer", context.peer_library,
+                 "llama.cpp's library (libllama.so) to compare with; else looked for")
+      ->type_name("FILE");
+  app.add_flag("!--no-peer", context.compare, "Do not compare with llama.cpp");
   CLI::App* write = app.add_subcommand("generate", "Write a model with random weights");
   write->add_option("--shape", shape, "qwen3-0.6b, small, tiny or small-moe");
-  write->add_option("--format", generate.format, "Q4_0, Q4_K_M, Q8_0, F16, BF16 or F32");
+  write->add_option("--format", generate.format, "Q4_0, Q4_K_M, Q8_0, F16, BF16, F32 or W8A8");
   write->add_option("--seed", generate.seed, "Other seeds give other weights");
   write->add_option("--out", out, "File to write")->required()->type_name("FILE");
   CLI11_PARSE(app, argc, argv);

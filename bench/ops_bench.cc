@@ -39,11 +39,18 @@ double Seconds() {
 }
 
 // Random codes with scales of one size: speed does not depend on values, but subnormals would.
-void FillPlain(DType dtype, std::vector<std::byte>& bytes, Random& random) {
+void FillPlain(DType dtype, int cols, std::vector<std::byte>& bytes, Random& random) {
   const DTypeInfo& info = Info(dtype);
   for (size_t i = 0; i + 8 <= bytes.size(); i += 8) {
     const uint64_t r = random.Next();
     std::memcpy(bytes.data() + i, &r, 8);
+  }
+  if (dtype == DType::kW8A8) {
+    const float scale = 0.01f;
+    for (size_t at = 0; at < bytes.size(); at += RowBytes(dtype, static_cast<uint64_t>(cols))) {
+      std::memcpy(bytes.data() + at, &scale, 4);
+    }
+    return;
   }
   const uint16_t half = FloatToHalf(0.01f);
   const uint16_t bf16 = FloatToBf16(0.01f);
@@ -108,7 +115,7 @@ class Bench {
     Random random(1);
     std::vector<std::byte> plain(RowBytes(dtype, static_cast<uint64_t>(cols)) *
                                  static_cast<uint64_t>(rows));
-    FillPlain(dtype, plain, random);
+    FillPlain(dtype, cols, plain, random);
     const uint64_t bytes = backend_->PackedBytes(Layout::kRows16, dtype, rows, cols);
     const size_t stride = (bytes + 4095) / 4096 * 4096;
     const size_t copies = std::max<size_t>(1, (size_t{160} << 20) / stride);
@@ -193,7 +200,7 @@ int Main(const Options& options) {
                                     DType::kQ6_K,   DType::kBF16,   DType::kQ4_1,  DType::kQ5_0,
                                     DType::kQ5_1,   DType::kQ2_K,   DType::kQ3_K,  DType::kQ5_K,
                                     DType::kIQ4_NL, DType::kIQ4_XS, DType::kIQ3_S, DType::kMXFP4,
-                                    DType::kTQ2_0,  DType::kF8E4M3, DType::kF32};
+                                    DType::kTQ2_0,  DType::kF8E4M3, DType::kF32,   DType::kW8A8};
   const std::vector<std::pair<int, int>> shapes = {
       {3072, 1024}, {1024, 3072}, {1024, 2048}, {151936, 1024}};
   bool first = true;

@@ -105,6 +105,7 @@ int RunCli(const std::vector<std::string>& arguments, Io* io) {
   AddReplayCommand(root, &invocation);
   AddDebugCommand(root, &invocation);
   AddVerifyCommand(root, &invocation);
+  AddQuantizeCommand(root, &invocation);
   AddVersionCommand(root, &invocation);
 
   // CLI11 reports by exceptions; none leaves this function.

@@ -48,6 +48,7 @@ void AddKeyCommand(Command root, Invocation* invocation);
 void AddConfigCommand(Command root, Invocation* invocation);
 void AddDebugCommand(Command root, Invocation* invocation);
 void AddVerifyCommand(Command root, Invocation* invocation);
+void AddQuantizeCommand(Command root, Invocation* invocation);
 void AddVersionCommand(Command root, Invocation* invocation);
 
 // The parts of `terrace debug`.
@@ -56,6 +57,9 @@ void AddDebugRender(Command debug, Invocation* invocation);
 void AddDebugEmbed(Command debug, Invocation* invocation);
 void AddDebugLogits(Command debug, Invocation* invocation);
 void AddDebugVariants(Command debug, Invocation* invocation);
+
+// A part of `terrace verify`.
+void AddVerifyPerplexity(Command verify, Invocation* invocation);
 
 }  // namespace terrace::cli
 

@@ -78,11 +78,12 @@ engine::EngineModelOptions KvOptions(const server::Config& config,
   return options;
 }
 
-absl::StatusOr<std::unique_ptr<ops::Backend>> CreateBackend(const std::string& variant,
+absl::StatusOr<std::unique_ptr<ops::Backend>> CreateBackend(const server::Config& config,
                                                             ThreadTeam* team) {
+  const std::string& variant = config.device.variant;
   if (variant == "ref") return ops::CreateRefBackend(team);
-  absl::StatusOr<std::unique_ptr<ops::Backend>> backend =
-      ops::CreateCpuBackend(variant.empty() ? "auto" : variant, team);
+  absl::StatusOr<std::unique_ptr<ops::Backend>> backend = ops::CreateCpuBackend(
+      variant.empty() ? "auto" : variant, team, {.deterministic = config.device.deterministic});
   if (!backend.ok()) return WithContext(backend.status(), "device.variant");
   return backend;
 }
@@ -93,7 +94,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(const server::Config& c
   runtime->team_ =
       std::make_unique<ThreadTeam>(config.device.threads > 0 ? config.device.threads : CpuCount());
   ASSIGN_OR_RETURN(runtime->device_, CreateDevice(config, &runtime->clock_));
-  ASSIGN_OR_RETURN(runtime->backend_, CreateBackend(config.device.variant, runtime->team_.get()));
+  ASSIGN_OR_RETURN(runtime->backend_, CreateBackend(config, runtime->team_.get()));
   ASSIGN_OR_RETURN(runtime->budget_bytes_, ChooseBudget(config, *runtime->device_));
 
   tier::TierManagerOptions options;

@@ -106,8 +106,9 @@ engine::EngineModelOptions KvOptions(const server::Config& config,
 // What KV may take of the disk: kv.disk_size, and a quarter of storage.disk.size at most.
 uint64_t KvDiskBytes(const server::Config& config);
 
-// The backend named by device.variant: "" for the best, "ref", or a CPU variant.
-absl::StatusOr<std::unique_ptr<ops::Backend>> CreateBackend(const std::string& variant,
+// The backend that device.variant and device.deterministic ask for: variant "" is the best, else
+// "ref" or a CPU variant.
+absl::StatusOr<std::unique_ptr<ops::Backend>> CreateBackend(const server::Config& config,
                                                             ThreadTeam* team);
 
 }  // namespace terrace::cli

@@ -69,7 +69,7 @@ absl::Status VerifyOperators(const Invocation& invocation, VerifyCommand command
 }  // namespace
 
 void AddVerifyCommand(Command root, Invocation* invocation) {
-  Command verify = root.AddGroup("verify", "Check this machine's kernels");
+  Command verify = root.AddGroup("verify", "Check this machine's kernels, and models on them");
   auto options = std::make_shared<VerifyCommand>();  // lives as long as the parser's callbacks
   Command ops = verify.Add(
       "ops",
@@ -81,6 +81,7 @@ void AddVerifyCommand(Command root, Invocation* invocation) {
   ops.Option("--threads", &options->threads,
              {"NUMBER", "Threads (default: the processors that this process may use)"});
   ops.Flag("--no-rates", &options->no_rates, "Check only, do not measure");
+  AddVerifyPerplexity(verify, invocation);
 }
 
 }  // namespace terrace::cli

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "format/gguf.h"
 #include "format/model_set.h"
+#include "format/scaled_rows.h"
 
 namespace terrace::format {
 namespace {
@@ -135,6 +136,7 @@ absl::StatusOr<ModelSource> OpenGguf(std::vector<std::unique_ptr<ByteSource>> fi
         fmt::format("'{}': split.tensors.count says {} tensors, its {} parts hold {}", paths[0],
                     first.tensors, paths.size(), model.tensors.size()));
   }
+  RETURN_IF_ERROR(MergeScaledRows(&model));
   return model;
 }
 

@@ -36,8 +36,8 @@ class TensorReader {
 
 // Move-only. Every tensor's range has been checked to lie inside its file.
 struct ModelSource {
-  std::vector<std::unique_ptr<ByteSource>> files;
-  std::vector<FileIdentity> identity;  // one a file
+  std::vector<std::unique_ptr<ByteSource>> files;  // those on disk, then views of them
+  std::vector<FileIdentity> identity;              // one a file on disk
   Metadata metadata;
   std::vector<TensorInfo> tensors;
   // Null: tensors are read from the files as they are. Else `file` of a TensorInfo is the index

@@ -6,6 +6,9 @@
 namespace terrace::ops {
 namespace {
 
+// Longest rows of W8A8, so that sums of products of bytes stay below 2^31.
+constexpr int32_t kMaxScaledCols = 1 << 17;
+
 absl::Status Refuse(std::string_view op, const std::string& why) {
   return absl::InvalidArgumentError(fmt::format("{}: {}", op, why));
 }
@@ -36,6 +39,10 @@ absl::Status CheckWeight(std::string_view op, const Weight& weight) {
       weight.cols % static_cast<int32_t>(info.block_elements) != 0) {
     return Refuse(op, fmt::format("weight {} [{}, {}]{} does not fit its format", info.name,
                                   weight.rows, weight.cols, weight.valid() ? "" : " without data"));
+  }
+  if (weight.dtype == DType::kW8A8 && weight.cols > kMaxScaledCols) {
+    return Refuse(op, fmt::format("weight W8A8 [{}, {}]: rows have at most {} columns", weight.rows,
+                                  weight.cols, kMaxScaledCols));
   }
   return absl::OkStatus();
 }

@@ -12,6 +12,7 @@ float MatMulTolerance(DType dtype, const float* w, const float* x, int32_t cols,
   double word_variance = 0;  // of weights at steps of largest / 8191
   double hard = 0;
   double magnitude = 0;
+  double row_max = 0, row_w1 = 0, row_w2 = 0;
   for (int32_t b = 0; b < cols; b += 32) {
     double x_max = 0, w_max = 0, w1 = 0, w2 = 0, x1 = 0, x2 = 0;
     for (int32_t i = b; i < std::min(b + 32, cols); ++i) {
@@ -25,6 +26,9 @@ float MatMulTolerance(DType dtype, const float* w, const float* x, int32_t cols,
       x2 += xi * xi;
       products += std::fabs(wi * xi);
     }
+    row_max = std::max(row_max, x_max);
+    row_w1 += w1;
+    row_w2 += w2;
     const double d = x_max / 127;
     variance += d * d / 12 * w2;
     word_variance += w_max / 8191 * (w_max / 8191) / 12 * x2;
@@ -33,7 +37,12 @@ float MatMulTolerance(DType dtype, const float* w, const float* x, int32_t cols,
   }
   const double between_blocks = (cols / 32.0 + 8) * kEps * magnitude;
   double tolerance = 1e-30;
-  if (Info(dtype).quantised) {
+  if (dtype == DType::kW8A8) {
+    const double d = row_max / 127;
+    const double row_hard = d / 2 * row_w1;
+    tolerance +=
+        std::min(row_hard, 6 * d * std::sqrt(row_w2 / 12)) + 8 * kEps * (products + row_hard);
+  } else if (Info(dtype).quantised) {
     tolerance += std::min(hard, 6 * std::sqrt(variance)) + between_blocks;
   } else {
     tolerance += (cols + 4) * kEps * products;

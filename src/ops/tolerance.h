@@ -22,6 +22,8 @@ inline constexpr float kFloatEps = 0x1p-24f;  // rounding of one float32 operati
 // in 5e8 normal draws (a sum of few uniforms even less), and never more than the hard bound sum_b
 // d_b / 2 |w_b|_1. Sums inside a block are exact integers; between blocks they round, and codes are
 // offset before, so magnitudes up to twice the block's largest weight take part.
+// W8A8: the same with one d for the whole row; sums are exact integers, and the result is rounded a
+// few times.
 float MatMulTolerance(DType dtype, const float* w, const float* x, int32_t cols, bool many);
 
 // For one element of attention whose scores are q . k * scale, capped by `softcap` if positive.

@@ -105,6 +105,7 @@ struct Config {
     DeviceKind kind = DeviceKind::kCpu;
     std::string variant;  // empty: the best that this processor runs
     int32_t threads = 0;  // 0: as many as the process may use
+    bool deterministic = false;
     uint64_t sim_memory_bytes = 4 * kGiB;
     uint64_t sim_link_bytes_per_s = 12 * kGiB;
     int64_t sim_link_latency_us = 10;

@@ -418,6 +418,17 @@ const ConfigKey kKeys[] = {
        return t == "auto" ? absl::OkStatus() : SetInteger(t, 1, 1024, &c->device.threads);
      },
      [](In c) { return c.device.threads ? fmt::format("{}", c.device.threads) : "auto"; }},
+    {"device.deterministic", "true or false", "false",
+     "true: an answer at temperature 0, or with a seed, is the same bit by bit whatever the number "
+     "of threads and whatever else is computed with it. false: models with float weights may "
+     "differ by rounding; see Determinism.",
+     [](string_view t, Config* c) {
+       std::string word;
+       Status status = SetChoice(t, {"true", "false"}, &word);
+       if (status.ok()) c->device.deterministic = word == "true";
+       return status;
+     },
+     [](In c) { return std::string(c.device.deterministic ? "true" : "false"); }},
     {"device.sim.memory", "size", "4GiB", "Memory of the sim device.",
      [](string_view t, Config* c) { return SetBytes(t, kMiB, &c->device.sim_memory_bytes); },
      [](In c) { return BytesText(c.device.sim_memory_bytes); }},

@@ -61,6 +61,12 @@ void DequantizeRow(DType dtype, const std::byte* row, std::span<float> out) {
       return ConvertRow<int64_t>(row, out, ToFloat<int64_t>);
     case DType::kF64:
       return ConvertRow<double>(row, out, ToFloat<double>);
+    case DType::kW8A8: {
+      float scale;
+      std::memcpy(&scale, row, sizeof(scale));
+      return ConvertRow<int8_t>(row + sizeof(scale), out,
+                                [=](int8_t q) { return scale * static_cast<float>(q); });
+    }
     default:
       break;
   }

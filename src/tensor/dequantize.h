@@ -11,9 +11,9 @@
 
 namespace terrace {
 
-// Writes out.size() float32 values from a plain row. Integer types convert by value; F64 rounds.
-// REQUIRES: out.size() is a multiple of the dtype's block_elements, and `row` holds
-// RowBytes(dtype, out.size()) bytes (no alignment needed). Pure, thread-safe.
+// Writes out.size() float32 values from a plain row (from its start). Integer types convert by
+// value; F64 rounds. REQUIRES: out.size() is a multiple of the dtype's block_elements, and `row`
+// holds RowBytes(dtype, out.size()) bytes (no alignment needed). Pure, thread-safe.
 void DequantizeRow(DType dtype, const std::byte* row, std::span<float> out);
 
 // The 32 values of a group already read from its block.

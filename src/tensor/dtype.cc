@@ -24,7 +24,7 @@ constexpr std::array<Row, kDTypeCount> kTypes = {{
     {{"Q5_K", 256, 176, true}, 13},  {{"Q6_K", 256, 210, true}, 14},
     {{"IQ4_NL", 32, 18, true}, 20},  {{"IQ4_XS", 256, 136, true}, 23},
     {{"IQ3_S", 256, 110, true}, 21}, {{"MXFP4", 32, 17, true}, 39},
-    {{"TQ2_0", 256, 66, true}, 35},
+    {{"TQ2_0", 256, 66, true}, 35},  {{"W8A8", 32, 32, true, 4}, -1},
 }};
 
 }  // namespace

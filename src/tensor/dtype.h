@@ -35,14 +35,18 @@ enum class DType : uint8_t {
   kIQ3_S,
   kMXFP4,
   kTQ2_0,
+  // INT8 per channel, for activations rounded to int8 per token: a row is its F32 scale, then its
+  // values. In model files a tensor I8 and one of scales (format/scaled_rows.h).
+  kW8A8,
 };
-inline constexpr int kDTypeCount = static_cast<int>(DType::kTQ2_0) + 1;
+inline constexpr int kDTypeCount = static_cast<int>(DType::kW8A8) + 1;
 
 struct DTypeInfo {
   std::string_view name;    // "Q4_K": as written in tables and manifests
   uint32_t block_elements;  // elements a block holds (1 for plain types)
   uint32_t block_bytes;
   bool quantised;
+  uint32_t row_header_bytes = 0;  // before the blocks of each row
 };
 
 const DTypeInfo& Info(DType dtype);
@@ -55,7 +59,7 @@ int GgufType(DType dtype);
 // Bytes of `elements` elements in one row. REQUIRES: a multiple of block_elements.
 inline uint64_t RowBytes(DType dtype, uint64_t elements) {
   const DTypeInfo& info = Info(dtype);
-  return elements / info.block_elements * info.block_bytes;
+  return info.row_header_bytes + elements / info.block_elements * info.block_bytes;
 }
 
 }  // namespace terrace

@@ -138,6 +138,15 @@ void Q6K(const float* x, uint8_t* out) {
   Store16(out + 208, d_bits);
 }
 
+void W8A8(std::span<const float> x, uint8_t* out) {
+  const float scale = std::fabs(Extreme(x.data(), static_cast<int>(x.size()))) / 127.0f;
+  const float inverse = Inverse(scale);
+  std::memcpy(out, &scale, sizeof(scale));
+  for (size_t i = 0; i < x.size(); ++i) {
+    out[4 + i] = static_cast<uint8_t>(static_cast<int8_t>(Clamp(x[i] * inverse, -127, 127)));
+  }
+}
+
 }  // namespace
 
 absl::Status QuantizeRow(DType dtype, std::span<const float> values, std::span<std::byte> out) {
@@ -146,6 +155,10 @@ absl::Status QuantizeRow(DType dtype, std::span<const float> values, std::span<s
     return absl::InvalidArgumentError(
         fmt::format("QuantizeRow: {} values into {} bytes of {} do not fit", values.size(),
                     out.size(), info.name));
+  }
+  if (dtype == DType::kW8A8) {
+    W8A8(values, reinterpret_cast<uint8_t*>(out.data()));
+    return absl::OkStatus();
   }
   for (size_t i = 0; i < values.size(); i += info.block_elements) {
     const float* x = values.data() + i;

@@ -66,6 +66,7 @@ TEST(CliTest, EveryCommandHasHelpAndJson) {
                                                           {"rm"},
                                                           {"rollback"},
                                                           {"import"},
+                                                          {"quantize"},
                                                           {"version"},
                                                           {"config", "check"},
                                                           {"debug", "tokenize"},
@@ -74,7 +75,8 @@ TEST(CliTest, EveryCommandHasHelpAndJson) {
                                                           {"debug", "variants"},
                                                           {"verify", "ops"},
                                                           {"doctor"},
-                                                          {"replay"}};
+                                                          {"replay"},
+                                                          {"verify", "perplexity"}};
   for (std::vector<std::string> command : commands) {
     EXPECT_THAT(all.out, HasSubstr("  " + command[0]));
     command.emplace_back("--help");

@@ -232,8 +232,19 @@ class CpuBackend final : public Backend {
     });
   }
 
+  // What a call is to do, and its input in the forms that the targets' formats take.
+  struct MatMulWork {
+    const XBlock* xq = nullptr;
+    int64_t groups = 0;    // of 16 rows, over all targets
+    int64_t products = 0;  // of weights and activations
+    int64_t bytes = 0;     // of weights
+  };
+  absl::StatusOr<MatMulWork> PrepareMatMul(const Matrix& x, std::span<const MatMulTarget> targets);
+
   // Quantises all rows of x into tiles; see cpu::MatMulArgs.
   const XBlock* Quantise(const Matrix& x);
+  // The same with one scale a row, into x8_, x8_scale_ and x8_sum_.
+  void QuantiseWholeRows(const Matrix& x);
   // The same as words, into xw_ and xw_scale_.
   void QuantiseWords(const Matrix& x);
   bool UsesWords(const Matrix& x, DType dtype) const {
@@ -250,6 +261,9 @@ class CpuBackend final : public Backend {
   const CpuOptions options_;
 
   Scratch<XBlock> xq_;
+  Scratch<int8_t> x8_;
+  Scratch<float> x8_scale_;
+  Scratch<int32_t> x8_sum_;
   Scratch<int16_t> xw_;
   Scratch<float> xw_scale_;
   std::vector<Scratch<float>> worker_floats_;
@@ -284,6 +298,29 @@ const XBlock* CpuBackend::Quantise(const Matrix& x) {
   return out;
 }
 
+void CpuBackend::QuantiseWholeRows(const Matrix& x) {
+  const int32_t blocks = x.cols / kBlock;
+  const int32_t tile = kernels_.tile_rows;
+  const int32_t tiles = (x.rows + tile - 1) / tile;
+  const int32_t last_padded = cpu::PaddedRows(x.rows - (tiles - 1) * tile);
+  const size_t rows = static_cast<size_t>(tiles - 1) * tile + static_cast<size_t>(last_padded);
+  int8_t* bytes = x8_.Get(rows * static_cast<size_t>(x.cols));
+  float* scales = x8_scale_.Get(rows);
+  int32_t* sums = x8_sum_.Get(rows);
+  ForRows(static_cast<int64_t>(rows), x.cols, [&](int64_t r) {
+    const int64_t t = r / tile;
+    const int64_t height = t == tiles - 1 ? last_padded : tile;
+    int8_t* to = bytes + (t * tile * blocks + r % tile) * kBlock;
+    if (r < x.rows) {
+      kernels_.quantize_whole_row(x.row(r), x.cols, to, height, scales + r, sums + r);
+      return;
+    }
+    for (int32_t b = 0; b < blocks; ++b) std::memset(to + b * height * kBlock, 0, kBlock);
+    scales[r] = 0.0f;
+    sums[r] = 0;
+  });
+}
+
 void CpuBackend::QuantiseWords(const Matrix& x) {
   const int32_t blocks = x.cols / kBlock;
   const int32_t tile = kernels_.tile_rows;
@@ -308,29 +345,37 @@ void CpuBackend::QuantiseWords(const Matrix& x) {
   });
 }
 
-absl::Status CpuBackend::MatMul(Matrix x, std::span<const MatMulTarget> targets) {
-  RETURN_IF_ERROR(CheckMatMul(x, targets));
-  bool quantised = false;
+absl::StatusOr<CpuBackend::MatMulWork> CpuBackend::PrepareMatMul(
+    const Matrix& x, std::span<const MatMulTarget> targets) {
+  MatMulWork work;
+  bool blocks = false;
+  bool scaled = false;
   bool words = false;
-  int64_t groups = 0;
-  int64_t work = 0;
-  int64_t bytes = 0;
   for (const MatMulTarget& target : targets) {
     const DType dtype = target.weight.dtype;
     if (kernels_.matmul[static_cast<size_t>(dtype)] == nullptr) {
       return absl::UnimplementedError(
           fmt::format("MatMul: {} is not a matrix type", Info(dtype).name));
     }
-    quantised = quantised || Info(dtype).quantised;
+    scaled = scaled || dtype == DType::kW8A8;
+    blocks = blocks || (Info(dtype).quantised && dtype != DType::kW8A8);
     words = words || UsesWords(x, dtype);
-    groups += (target.weight.rows + kLanes - 1) / kLanes;
-    work += int64_t{target.weight.rows} * target.weight.cols;
-    bytes += static_cast<int64_t>(target.weight.rows) *
-             static_cast<int64_t>(RowBytes(dtype, static_cast<uint64_t>(target.weight.cols)));
+    work.groups += (target.weight.rows + kLanes - 1) / kLanes;
+    work.products += int64_t{target.weight.rows} * target.weight.cols * x.rows;
+    work.bytes += static_cast<int64_t>(target.weight.rows) *
+                  static_cast<int64_t>(RowBytes(dtype, static_cast<uint64_t>(target.weight.cols)));
   }
-  if (x.rows == 0 || groups == 0) return absl::OkStatus();
-  const XBlock* xq = quantised ? Quantise(x) : nullptr;
+  if (work.products == 0) return work;
+  if (blocks) work.xq = Quantise(x);
+  if (scaled) QuantiseWholeRows(x);
   if (words) QuantiseWords(x);
+  return work;
+}
+
+absl::Status CpuBackend::MatMul(Matrix x, std::span<const MatMulTarget> targets) {
+  RETURN_IF_ERROR(CheckMatMul(x, targets));
+  ASSIGN_OR_RETURN(const MatMulWork work, PrepareMatMul(x, targets));
+  if (work.products == 0) return absl::OkStatus();
 
   // One index space over the row groups of all targets. Chunks are small enough to even out workers
   // of unequal speed, and large enough to stream.
@@ -348,7 +393,10 @@ absl::Status CpuBackend::MatMul(Matrix x, std::span<const MatMulTarget> targets)
       args.groups = static_cast<int32_t>(high - low);
       args.rows = std::min(w.rows - row, args.groups * kLanes);
       args.cols = w.cols;
-      args.xq = xq;
+      args.xq = work.xq;
+      args.x8 = x8_.Get(0);
+      args.x8_scale = x8_scale_.Get(0);
+      args.x8_sum = x8_sum_.Get(0);
       args.x = x.data;
       args.x_stride = x.stride;
       args.n = x.rows;
@@ -384,12 +432,12 @@ absl::Status CpuBackend::MatMul(Matrix x, std::span<const MatMulTarget> targets)
       }
     }
   };
-  if (work * x.rows < kForkElements) {
-    run(0, groups, 0);
+  if (work.products < kForkElements) {
+    run(0, work.groups, 0);
     return absl::OkStatus();
   }
-  const int64_t grain = std::max<int64_t>(1, kGrainBytes / std::max<int64_t>(1, bytes / groups));
-  team_->ParallelFor(groups, grain, run);
+  const int64_t group_bytes = std::max<int64_t>(1, work.bytes / work.groups);
+  team_->ParallelFor(work.groups, std::max<int64_t>(1, kGrainBytes / group_bytes), run);
   return absl::OkStatus();
 }
 

@@ -35,10 +35,10 @@ struct CpuOptions {
 // `team` must outlive the backend and not be used by others while a call runs.
 //
 // All variants read Layout::kRows16 (ops/cpu/packing.h), and kPlain at the cost of packing again in
-// each call. Block formats multiply by activations rounded to int8 in blocks of 32. Float formats
-// use float32; with AVX-512 VNNI and 40 rows or more, 14-bit integers in blocks of 32 unless
-// `deterministic`. For one variant, results do not depend on the number of threads; nor, but for
-// that change at 40 rows, on the other rows of a batch.
+// each call. Block formats multiply by activations rounded to int8 in blocks of 32, W8A8 by such
+// rounded with one scale a row. Float formats use float32; with AVX-512 VNNI and 40 rows or more,
+// 14-bit integers in blocks of 32 unless `deterministic`. For one variant, results do not depend on
+// the number of threads; nor, but for that change at 40 rows, on the other rows of a batch.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::string_view variant,
                                                           ThreadTeam* team,
                                                           const CpuOptions& options = {});

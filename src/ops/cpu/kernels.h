@@ -41,8 +41,11 @@ struct MatMulArgs {
   int32_t groups;           // packed groups (of 16 rows) to compute
   int32_t rows;             // output features in them; the last group may be partial
   int32_t cols;
-  const XBlock* xq;  // quantised formats
-  const float* x;    // float formats
+  const XBlock* xq;       // quantised formats
+  const int8_t* x8;       // W8A8: 32 bytes a block, tiles as of xq
+  const float* x8_scale;  // and one scale and
+  const int32_t* x8_sum;  // one sum of bytes a row, rows in order
+  const float* x;         // float formats
   int64_t x_stride;
   int32_t n;              // activation rows
   const int16_t* xw;      // word kernels: 32 words a block, tiles as of xq
@@ -105,6 +108,10 @@ struct Kernels {
   void (*quantize_words)(const float* x, int32_t cols, int16_t* q, float* scale, int64_t stride);
   // Quantises one row into blocks that lie `stride` records apart.
   void (*quantize_row)(const float* x, int32_t cols, XBlock* out, int64_t stride);
+  // Quantises one row with one scale, for W8A8: block b at q + b * stride * 32. The scale is NaN if
+  // the row holds a NaN or an infinity.
+  void (*quantize_whole_row)(const float* x, int32_t cols, int8_t* q, int64_t stride, float* scale,
+                             int32_t* sum);
   void (*rms_norm)(const float* x, const float* weight, int32_t n, float eps, float* out);
   void (*glu)(Activation activation, const float* gate, const float* up, int32_t n, float* out);
   void (*add)(float* x, const float* y, int32_t n);

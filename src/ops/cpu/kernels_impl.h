@@ -435,6 +435,113 @@ void QuantMatMul(const MatMulArgs& a) {
   }
 }
 
+// ---- Matrix multiplication, W8A8
+// -------------------------------------------------------------------------
+
+void QuantizeWholeRow(const float* x, int32_t cols, int8_t* q, int64_t stride, float* scale,
+                      int32_t* sum) {
+  const I magnitude = SetI(0x7fffffff);
+  I top = ZeroI();
+  for (int32_t c = 0; c < cols; c += kLanes) top = MaxI(top, AndI(AsI(Load(x + c)), magnitude));
+  const int32_t bits = ReduceMaxI(top);  // see QuantizeRow
+  float largest;
+  __builtin_memcpy(&largest, &bits, sizeof(largest));
+  float inverse = largest < 1e-30f ? 0.0f : 127.0f / largest;
+  *scale = largest < 1e-30f ? 0.0f : largest * (1.0f / 127.0f);
+  if (bits >= 0x7f800000) {
+    *scale = __builtin_nanf("");
+    inverse = 0.0f;
+  }
+  I total = ZeroI();
+  for (int32_t c = 0; c < cols; c += kBlock, q += stride * kBlock) {
+    const I q0 = RoundToI(Mul(Load(x + c), Set1(inverse)));
+    const I q1 = RoundToI(Mul(Load(x + c + kLanes), Set1(inverse)));
+    StoreI8(q, q0);
+    StoreI8(q + kLanes, q1);
+    total = AddI(total, AddI(q0, q1));
+  }
+  *sum = ReduceAddI(total);
+}
+
+// One group of 16 output features against one tile: whole rows are summed in integers.
+template <int kTile>
+void ScaledTile(const uint8_t* weight, int32_t cols, const int8_t* x, const float* scale,
+                const int32_t* sum, F* out) {
+  const F weight_scale = Load(reinterpret_cast<const float*>(weight));
+  weight += kLanes * 4;
+  I acc[kTile];
+#pragma GCC unroll 16
+  for (int t = 0; t < kTile; ++t) acc[t] = ShlI<7>(SetI(-sum[t]));  // codes are biased by 128
+  for (int32_t c = 0; c < cols; c += kBlock) {
+#pragma GCC unroll 16
+    for (int g = 0; g < 8; ++g) {
+      const B w = LoadBytes(weight + g * 64);
+      Prefetch(weight + kPrefetchBytes + g * 64);
+#pragma GCC unroll 16
+      for (int t = 0; t < kTile; ++t) acc[t] = Dot4<true>(acc[t], w, x + t * kBlock + 4 * g);
+    }
+    weight += kLanes * kBlock;
+    x += kTile * kBlock;
+  }
+#pragma GCC unroll 16
+  for (int t = 0; t < kTile; ++t) {
+    out[t] = Mul(Mul(ToF(acc[t]), weight_scale), Set1(scale[t]));
+  }
+}
+
+void ScaledMatMul(const MatMulArgs& a) {
+  PrefetchStart(a.weight);
+  const int64_t blocks = a.cols / kBlock;
+  const int64_t group_bytes = int64_t{a.cols + 4} * kLanes;
+  const int32_t chunk = ChunkRows(a.cols, kTileRows);
+  for (int32_t n0 = 0; n0 < a.n; n0 += chunk) {
+    const int32_t n1 = n0 + chunk < a.n ? n0 + chunk : a.n;
+    for (int32_t g = 0; g < a.groups; ++g) {
+      const uint8_t* weight = reinterpret_cast<const uint8_t*>(a.weight) + g * group_bytes;
+      for (int32_t n = n0; n < n1; n += kTileRows) {
+        const int count = n1 - n < kTileRows ? n1 - n : kTileRows;
+        const int8_t* x = a.x8 + n * blocks * kBlock;
+        F acc[kTileRows];
+        const auto run = [&]<int kTile>() {
+          ScaledTile<kTile>(weight, a.cols, x, a.x8_scale + n, a.x8_sum + n, acc);
+        };
+        switch (PaddedRows(count)) {
+          case 1:
+            run.template operator()<1>();
+            break;
+          case 2:
+            run.template operator()<2>();
+            break;
+          case 3:
+            run.template operator()<3>();
+            break;
+          case 4:
+            run.template operator()<4>();
+            break;
+          default:
+            if constexpr (kTileRows > 4) {
+              switch (PaddedRows(count)) {
+                case 6:
+                  run.template operator()<6>();
+                  break;
+                case 8:
+                  run.template operator()<8>();
+                  break;
+                case 10:
+                  run.template operator()<10>();
+                  break;
+                default:
+                  run.template operator()<12>();
+                  break;
+              }
+            }
+        }
+        WriteTile(a, acc, g, n, count);
+      }
+    }
+  }
+}
+
 // ---- Matrix multiplication, float formats
 // ---------------------------------------------------------
 
@@ -1272,6 +1379,8 @@ constexpr MatMulFn MatMulOf(DType dtype) {
       return QuantMatMul<Format<4, 4, 0, Extra::kNone, 32, kMxfp4Table, true>>;
     case DType::kTQ2_0:
       return QuantMatMul<Super<2, 0, 0>>;
+    case DType::kW8A8:
+      return ScaledMatMul;
     default:
       return nullptr;
   }
@@ -1287,6 +1396,7 @@ constexpr Kernels MakeKernels() {
   k.word_min_rows = 40;
 #endif
   k.quantize_row = QuantizeRow;
+  k.quantize_whole_row = QuantizeWholeRow;
   k.rms_norm = RmsNormRow;
   k.glu = GluRow;
   k.add = AddRow;

@@ -174,6 +174,18 @@ void PackQ8Block(const std::byte* source, uint64_t row_bytes, int32_t rows, uint
   }
 }
 
+// Rows of W8A8: a scale each, then bytes.
+void PackScaledRows(const std::byte* source, uint64_t row_bytes, int32_t cols, int32_t rows,
+                    uint8_t* packed) {
+  uint8_t* planes = packed + 4 * kRows;
+  for (int32_t r = 0; r < rows; ++r, source += row_bytes) {
+    StoreWord(packed + 4 * r, LoadWord(source));
+    for (int32_t c = 0; c < cols; c += 4) {
+      StoreWord(planes + int64_t{c} * kRows + r * 4, LoadWord(source + 4 + c) ^ Each(0x80));
+    }
+  }
+}
+
 // One block of the format of up to 16 rows that lie `row_bytes` apart.
 void PackBlock(DType dtype, const BlockScheme& scheme, const std::byte* source, uint64_t row_bytes,
                int32_t rows, uint8_t* packed) {
@@ -269,6 +281,7 @@ bool Packable(DType dtype) {
 
 uint64_t PackedGroupBytes(DType dtype, int32_t cols) {
   const uint64_t n = static_cast<uint64_t>(cols);
+  if (dtype == DType::kW8A8) return kRows * (n + 4);
   if (const BlockScheme* scheme = SchemeOf(dtype)) {
     return n / Info(dtype).block_elements * PackedBlockBytes(dtype, *scheme);
   }
@@ -289,6 +302,10 @@ void PackGroup(DType dtype, int32_t cols, int32_t rows, const std::byte* source,
                 rows, reinterpret_cast<uint8_t*>(packed) + static_cast<uint64_t>(b) * block_bytes);
     }
     return;
+  }
+  if (dtype == DType::kW8A8) {
+    if (rows < kRows) std::memset(packed, 0, PackedGroupBytes(dtype, cols));
+    return PackScaledRows(source, row_bytes, cols, rows, reinterpret_cast<uint8_t*>(packed));
   }
   const uint64_t n = static_cast<uint64_t>(cols);
   if (dtype == DType::kBF16) {  // pairs of columns, the last filled up with zeros
@@ -323,6 +340,15 @@ void UnpackRow(DType dtype, const std::byte* packed, int64_t row, std::span<floa
     for (size_t b = 0; b < out.size() / info.block_elements; ++b) {
       UnpackBlockRow(dtype, *scheme, reinterpret_cast<const uint8_t*>(group) + b * block_bytes,
                      lane, out.data() + b * info.block_elements);
+    }
+    return;
+  }
+  if (dtype == DType::kW8A8) {
+    float scale;
+    std::memcpy(&scale, group + 4 * lane, sizeof(scale));
+    const uint8_t* codes = reinterpret_cast<const uint8_t*>(group) + 4 * kRows + lane * 4;
+    for (size_t c = 0; c < out.size(); ++c) {
+      out[c] = scale * static_cast<float>(codes[c / 4 * 64 + c % 4] - 128);
     }
     return;
   }

@@ -2,6 +2,7 @@
 // same columns of all 16, with scales beside them. Lossless from each GGUF format. docs of the
 // bytes:
 //
+// W8A8: [16] F32 scales, then for each group of 32 columns the planes of 8-bit codes as below.
 // Float dtypes: [column][16 rows]; BF16 [column pair][16 rows][2].
 // Block dtypes: per block of the format
 //   d        [16] F16 (MXFP4: [16] E8M0 bytes)
@@ -16,8 +17,8 @@
 //       2, 3 bits: 2 x 64 bytes, j-th: bits 2 s .. 2 s + 1 are those of unit j + 2 s
 //       then the bits above: 3 and 5 bits: 64 bytes, bit g is unit g's; 6 bits: 2 x 64 bytes as for
 //       2 bits
-// Codes of Q8_0 are biased by 128; IQ3_S is stored as its 4-bit codes (magnitude and sign).
-// Rows past the last are zeros (d = 0).
+// Codes of Q8_0 and W8A8 are biased by 128; IQ3_S is stored as its 4-bit codes (magnitude and
+// sign). Rows past the last are zeros (d = 0).
 #ifndef TERRACE_OPS_CPU_PACKING_H_
 #define TERRACE_OPS_CPU_PACKING_H_
 

@@ -1,5 +1,10 @@
 #include "ops/cpu/variants.h"
 
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 namespace terrace::ops::cpu {
 
 VariantList AllVariants() {
@@ -14,6 +19,11 @@ VariantList AllVariants() {
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
   list.items[list.count++] = {"avx512vnni", "AVX-512 F, BW, VL, DQ, VNNI", avx512,
                               &Avx512VnniKernels()};
+#elif defined(__aarch64__)
+  list.items[list.count++] = {"neon", "NEON", true, &NeonKernels()};
+  const bool dot = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+  list.items[list.count++] = {"neondot", "NEON with dot products (Armv8.2)", dot,
+                              &NeonDotKernels()};
 #endif
   return list;
 }

@@ -28,6 +28,9 @@ const Kernels& PortableKernels();
 #if defined(__x86_64__)
 const Kernels& Avx2Kernels();
 const Kernels& Avx512VnniKernels();
+#elif defined(__aarch64__)
+const Kernels& NeonKernels();
+const Kernels& NeonDotKernels();
 #endif
 
 }  // namespace terrace::ops::cpu

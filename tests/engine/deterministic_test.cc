@@ -1,0 +1,138 @@
+// What device.deterministic promises (docs/CONFIG.md): the same logits, bit by bit, whatever the
+// number of threads, the pieces a prompt is read in and the sequences beside it; and what holds
+// without it.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "engine/testing.h"
+
+namespace terrace::engine {
+namespace {
+
+constexpr uint64_t kBudget = 64 * kMiB;
+constexpr int32_t kPrompt = 64;  // above the rows from which kernels for many rows take over
+
+struct Setting {
+  int threads;
+  int32_t piece;      // tokens of the prompt read in one step
+  int32_t neighbour;  // tokens of another sequence in every step
+};
+
+std::vector<int32_t> Tokens(int32_t count, int32_t vocab, uint64_t seed) {
+  Random random(seed);
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  for (int32_t& token : tokens) {
+    token = static_cast<int32_t>(random.Below(static_cast<uint64_t>(vocab)));
+  }
+  return tokens;
+}
+
+// The logits after the prompt's last token.
+std::vector<float> LastLogits(const std::string& file, const std::string& variant,
+                              bool deterministic, const Setting& setting) {
+  Rig rig(variant, kBudget, setting.threads, deterministic);
+  std::shared_ptr<EngineModel> model = rig.Open(file, "m");
+  if (model == nullptr) return {};
+  const std::vector<int32_t> prompt = Tokens(kPrompt, model->vocab_size(), 7);
+  const uint64_t block_bytes = model->kv_geometry().block_bytes();
+  kv::Sequence kv(&rig.manager(), nullptr, {}, {"m", "", tier::Kind::kKv}, block_bytes);
+  std::vector<float> logits;
+  for (int32_t done = 0; done < kPrompt; done += setting.piece) {
+    kv::Sequence other_kv(&rig.manager(), nullptr, {}, {"m", "", tier::Kind::kKv}, block_bytes);
+    const std::vector<int32_t> other =
+        Tokens(setting.neighbour, model->vocab_size(), static_cast<uint64_t>(100 + done));
+    const int32_t count = std::min(setting.piece, kPrompt - done);
+    std::vector<StepEntry> entries;
+    if (!other.empty()) entries.push_back({&other_kv, other, true});
+    entries.push_back(
+        {&kv, std::span(prompt).subspan(static_cast<size_t>(done), static_cast<size_t>(count)),
+         true});
+    auto step = rig.engine().Step(*model, entries, nullptr);
+    EXPECT_TRUE(step.ok()) << step.status();
+    if (!step.ok()) return {};
+    EXPECT_TRUE(step->entries.back().status.ok());
+    logits.assign(step->entries.back().logits.begin(), step->entries.back().logits.end());
+  }
+  return logits;
+}
+
+constexpr Setting kSettings[] = {{1, 1, 0},   {1, kPrompt, 0}, {2, kPrompt, 0},
+                                 {3, 16, 48}, {2, 5, 2},       {3, kPrompt, 1}};
+
+class DeterministicTest : public testing::TestWithParam<std::string> {
+ protected:
+  static std::string File(const char* name) {
+    return std::string(TERRACE_TEST_DATA) + "/golden/" + name + ".gguf";
+  }
+};
+
+TEST_P(DeterministicTest, LogitsAreBitEqual) {
+  for (const char* name : {"quant/wide.F16", "quant/wide.BF16", "quant/wide.Q4_K_M",
+                           "arch/qwen3moe", "arch/gemma3", "arch/deepseek2"}) {
+    const std::vector<float> first = LastLogits(File(name), GetParam(), true, kSettings[0]);
+    ASSERT_FALSE(first.empty());
+    for (const Setting& s : kSettings) {
+      EXPECT_EQ(LastLogits(File(name), GetParam(), true, s), first)
+          << name << " with " << s.threads << " threads, pieces of " << s.piece << " beside "
+          << s.neighbour;
+    }
+  }
+}
+
+TEST_P(DeterministicTest, BlockFormatsAreBitEqualByDefault) {
+  for (const char* name : {"quant/wide.Q4_0", "quant/wide.Q8_0", "quant/wide.IQ3_S"}) {
+    const std::vector<float> first = LastLogits(File(name), GetParam(), false, kSettings[0]);
+    ASSERT_FALSE(first.empty());
+    for (const Setting& s : kSettings) {
+      EXPECT_EQ(LastLogits(File(name), GetParam(), false, s), first)
+          << name << " with " << s.threads << " threads, pieces of " << s.piece << " beside "
+          << s.neighbour;
+    }
+  }
+}
+
+// Float formats: within what 14-bit factors cost, and never by the number of threads.
+TEST_P(DeterministicTest, FloatFormatsDifferByRoundingOnlyByDefault) {
+  for (const char* name : {"quant/wide.F16", "quant/wide.BF16"}) {
+    const std::vector<float> first = LastLogits(File(name), GetParam(), false, kSettings[0]);
+    ASSERT_FALSE(first.empty());
+    double rms = 0;
+    for (float value : first) rms += static_cast<double>(value) * value;
+    rms = std::sqrt(rms / static_cast<double>(first.size()));
+    // As in golden_test.cc: each of 2 L + 1 operators adds an error of relative size u; the step of
+    // a block's largest (at most 3.0 times its RMS) / 8191 is uniform, for both factors.
+    const double u = 3.0 / 8191 / std::sqrt(12.0) * std::sqrt(2.0);
+    Rig rig("portable", kBudget);
+    const int layers = rig.Open(File(name), "m")->architecture().config().layer_count();
+    const double tolerance = rms * u * std::sqrt(2.0 * layers + 1) *
+                             std::sqrt(2 * std::log(static_cast<double>(first.size())));
+    for (const Setting& s : kSettings) {
+      const std::vector<float> logits = LastLogits(File(name), GetParam(), false, s);
+      ASSERT_EQ(logits.size(), first.size());
+      for (size_t i = 0; i < logits.size(); ++i) {
+        ASSERT_NEAR(logits[i], first[i], tolerance) << name << ", logit " << i;
+      }
+      Setting more = s;
+      more.threads = s.threads + 1;
+      EXPECT_EQ(LastLogits(File(name), GetParam(), false, more), logits) << name;
+    }
+  }
+}
+
+std::vector<std::string> Variants() {
+  std::vector<std::string> names;
+  for (const ops::CpuVariant& variant : ops::CpuVariants()) {
+    if (variant.supported) names.emplace_back(variant.name);
+  }
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants, DeterministicTest, testing::ValuesIn(Variants()),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace terrace::engine
