@@ -233,7 +233,9 @@ TEST_F(ImportCrashTest, ARemovalIsDoneOrHasNotBegun) {
       [&] {
         const bool there = CheckImage(path_);
         ExpectNoLeftovers(images_);
-        if (!there) EXPECT_EQ(storage::PhysicalBytes(images_), 0u) << "bytes have leaked";
+        if (!there) {
+          EXPECT_EQ(storage::PhysicalBytes(images_), 0u) << "bytes have leaked";
+        }
       });
   EXPECT_GE(crashes, 3);
 }
