@@ -73,6 +73,7 @@ absl::StatusOr<std::vector<Row>> RunFrontend(const Context& context);
 absl::Status RunEngine(const Context& context);
 absl::StatusOr<std::vector<Row>> RunZipf(const Context& context);
 absl::StatusOr<std::vector<Row>> RunStream(const Context& context);
+absl::StatusOr<std::vector<Row>> RunGrammar(const Context& context);
 
 // {"law","measured","unit","reference","ratio","goal","holds"}; null for absent.
 std::string RowJson(const Row& row);
