@@ -204,7 +204,7 @@ absl::Status Engine::GrowWorkspace(uint64_t bytes) {
 absl::Status Engine::Forward(EngineModel& model, const Rows& rows,
                              std::span<const kv::Sequence* const> arriving,
                              const tier::CancelFlag* cancel, ops::Matrix* logits,
-                             StepResult* step) {
+                             ops::Matrix* states, StepResult* step) {
   const auto row_count = static_cast<int32_t>(rows.tokens.size());
   const auto logit_count = static_cast<int32_t>(rows.logit_rows.size());
   RETURN_IF_ERROR(GrowWorkspace(model.architecture().WorkspaceBytes(row_count, logit_count)));
@@ -220,6 +220,7 @@ absl::Status Engine::Forward(EngineModel& model, const Rows& rows,
   input.batch.sequences = rows.sequences;
   input.kv = model.kv_geometry();
   input.logit_rows = rows.logit_rows;
+  input.states = states;
   PinnedWeights provider(model, manager_, clock_, arriving, cancel);
   absl::StatusOr<ops::Matrix> result = model.architecture().Forward(
       input, *backend_, provider, {workspace_.data(), workspace_.bytes()});
@@ -272,8 +273,8 @@ absl::StatusOr<StepResult> Engine::Step(EngineModel& model, std::span<const Step
     const auto end = static_cast<int32_t>(rows.tokens.size());
     for (int32_t back = entry.guessed; back >= 0; --back) rows.logit_rows.push_back(end - 1 - back);
   }
-  ops::Matrix logits;
-  if (status.ok()) status = Forward(model, rows, arriving, cancel, &logits, &result);
+  ops::Matrix logits, states;
+  if (status.ok()) status = Forward(model, rows, arriving, cancel, &logits, &states, &result);
   // Nothing that was computed from KV on its way counts before that KV has been checked.
   const int64_t settle_us = arriving.empty() ? 0 : clock_->NowUs();
   for (const StepEntry& entry : entries) {
@@ -288,7 +289,9 @@ absl::StatusOr<StepResult> Engine::Step(EngineModel& model, std::span<const Step
   for (const StepEntry& entry : entries) {
     EntryResult out;
     for (int32_t i = 0; entry.want_logits && i <= entry.guessed; ++i) {
-      const std::span<float> row(logits.row(logit_row++), static_cast<size_t>(logits.cols));
+      const std::span<float> row(logits.row(logit_row), static_cast<size_t>(logits.cols));
+      if (i == 0) out.state = {states.row(logit_row), static_cast<size_t>(states.cols)};
+      ++logit_row;
       if (!AllFinite(row)) {
         out.status = absl::InternalError(
             fmt::format("model '{}' computed logits that are not finite", model.name()));
@@ -326,7 +329,7 @@ absl::StatusOr<std::vector<float>> Engine::AllLogits(EngineModel& model,
     for (size_t i = 0; i < chunk.size(); ++i) rows.logit_rows.push_back(static_cast<int32_t>(i));
     ops::Matrix logits;
     StepResult step;
-    RETURN_IF_ERROR(Forward(model, rows, {}, nullptr, &logits, &step));
+    RETURN_IF_ERROR(Forward(model, rows, {}, nullptr, &logits, nullptr, &step));
     for (int32_t i = 0; i < logits.rows; ++i) {
       out.insert(out.end(), logits.row(i), logits.row(i) + logits.cols);
     }

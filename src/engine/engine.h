@@ -40,6 +40,7 @@ struct EntryResult {
   absl::Status status;
   std::span<float> logits;  // [vocab] if wanted; may be changed; valid until the engine's next call
   std::vector<std::span<float>> after_guess;  // the same after each guess
+  std::span<const float> state;               // [width] that the logits come from; as long valid
 };
 
 struct StepResult {
@@ -78,7 +79,8 @@ class Engine {
   // `arriving`: entries' KV that is waited for layer by layer. Adds waits to `result`.
   absl::Status Forward(EngineModel& model, const Rows& rows,
                        std::span<const kv::Sequence* const> arriving,
-                       const tier::CancelFlag* cancel, ops::Matrix* logits, StepResult* result);
+                       const tier::CancelFlag* cancel, ops::Matrix* logits, ops::Matrix* states,
+                       StepResult* result);
   // Makes the workspace at least `bytes` large.
   absl::Status GrowWorkspace(uint64_t bytes);
 

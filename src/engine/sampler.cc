@@ -183,13 +183,20 @@ void Sampler::FillLogprobs(std::span<const float> logits, TokenEvent* event) {
                       const float lb = logits[static_cast<size_t>(b)];
                       return la != lb ? la > lb : a < b;
                     });
-  for (size_t i = 0; i < wanted; ++i) event->top.push_back({order[i], logprob(order[i])});
+  for (size_t i = 0; i < wanted; ++i) {
+    if (logits[static_cast<size_t>(order[i])] == kForbidden) break;
+    event->top.push_back({order[i], logprob(order[i])});
+  }
 }
 
 TokenEvent Sampler::Sample(std::span<float> logits, TokenConstraint* constraint) {
   Adjust(logits, constraint);
   TokenEvent event;
   event.token = Pick(logits);
+  if (logits[static_cast<size_t>(event.token)] == kForbidden) {
+    event.token = -1;
+    return event;
+  }
   if (params_->top_logprobs.has_value()) FillLogprobs(logits, &event);
   if (constraint != nullptr) constraint->Accept(event.token);
   const SamplingParams& p = *params_;

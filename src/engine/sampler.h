@@ -22,7 +22,7 @@ class Sampler {
 
   // Picks from `logits` [vocab], which it changes, and remembers the choice. Log probabilities are
   // of the distribution before temperature and truncation, with bias, penalties and constraint
-  // applied. REQUIRES: at least one finite logit.
+  // applied. The token is -1 if the constraint leaves none. REQUIRES: at least one finite logit.
   TokenEvent Sample(std::span<float> logits, TokenConstraint* constraint);
 
  private:

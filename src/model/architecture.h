@@ -66,6 +66,9 @@ struct ForwardInput {
   ops::BatchRows batch;
   ops::KvGeometry kv;
   std::span<const int32_t> logit_rows;  // rows whose logits are wanted, ascending
+  // If set, gets the states behind the final norm of these rows [logit_rows, width], which lie in
+  // the workspace like the logits.
+  ops::Matrix* states = nullptr;
 };
 
 class Architecture {

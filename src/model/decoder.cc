@@ -299,6 +299,7 @@ absl::StatusOr<ops::Matrix> Decoder::Forward(const ForwardInput& input, ops::Bac
     RETURN_IF_ERROR(WithContext(pass.Head(), "head"));
   }
   RETURN_IF_ERROR(backend.Synchronize());
+  if (input.states != nullptr) *input.states = buffers.last;
   return buffers.logits;
 }
 

@@ -79,6 +79,9 @@ class TokenSink {
   virtual ~TokenSink() = default;
   // False ends the request with kStop (a stop string was found); `event` counts as generated.
   virtual bool OnToken(const TokenEvent& event) = 0;
+  // Instead of tokens, for requests that embed: the last token's state behind the final norm
+  // [width]; valid during the call.
+  virtual void OnEmbedding(std::span<const float> /*state*/) {}
   // The last call, always made exactly once after a successful Submit.
   virtual void OnFinish(const FinishInfo& info) = 0;
 };
@@ -88,9 +91,12 @@ class TokenSink {
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
-  // Sets the logits of forbidden tokens to -infinity. `logits` [vocab].
+  // Sets the logits of forbidden tokens to -infinity. `logits` [vocab]. If none is left the request
+  // fails.
   virtual void Mask(std::span<float> logits) = 0;
   virtual void Accept(int32_t token) = 0;
+  // The text is complete and nothing may follow: generation ends here with kStop.
+  virtual bool Finished() const = 0;
 };
 
 // What a request accepts when its model is not at hand.
@@ -107,6 +113,7 @@ struct Request {
   SwapContract swap;
   std::vector<int32_t> prompt;  // at least one token
   SamplingParams sampling;
+  bool embed = false;               // the prompt's embedding is wanted, no tokens
   int32_t max_tokens = 0;           // > 0; the context's end may come earlier
   std::vector<int32_t> end_tokens;  // generation ends with kStop at any of them
   std::unique_ptr<TokenConstraint> constraint;

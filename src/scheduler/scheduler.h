@@ -1,7 +1,8 @@
 // The arbiter's loop: queues requests by model, decides what runs next (`Plan`, a pure function),
 // and carries that out on the engine, one step at a time, on a thread of its own.
 //
-// Thread-safe. Sinks are called on the scheduler's thread.
+// Thread-safe. Sinks are called on the scheduler's thread, without any of its locks held: they may
+// call Submit, Cancel and State.
 #ifndef TERRACE_SCHEDULER_SCHEDULER_H_
 #define TERRACE_SCHEDULER_SCHEDULER_H_
 

@@ -78,7 +78,7 @@ void SchedulerImpl::GuessAhead(ModelQueue* queue, StepWork* work) {
   std::vector<size_t> owners;  // entries of `asks`
   for (size_t i = 0; i < work->entries.size() && left > 0; ++i) {
     LiveRequest* live = work->requests[i];
-    if (live->pending() != 1) continue;
+    if (live->pending() != 1 || live->request->embed) continue;
     if (live->guess_pause > 0) {
       --live->guess_pause;
       continue;
@@ -121,6 +121,12 @@ void SchedulerImpl::GuessAhead(ModelQueue* queue, StepWork* work) {
 
 bool SchedulerImpl::TakeLogits(LiveRequest* live, const engine::StepEntry& step_entry,
                                engine::EntryResult* entry, FinishInfo* info) {
+  if (live->request->embed) {
+    live->first_token_us = live->last_token_us = clock_->NowUs();
+    live->request->sink->OnEmbedding(entry->state);
+    *info = Info(*live, FinishReason::kStop, absl::OkStatus());
+    return true;
+  }
   bool ended = Advance(live, entry->logits, info);
   if (step_entry.guessed == 0) return ended;
   // Each token is sampled as if no guess had been made; a guess that equals it only means that the
@@ -236,6 +242,13 @@ bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
 bool SchedulerImpl::Advance(LiveRequest* live, std::span<float> logits, FinishInfo* info) {
   const Request& request = *live->request;
   const TokenEvent event = live->sampler->Sample(logits, request.constraint.get());
+  if (event.token < 0) {
+    *info = Info(*live, FinishReason::kError,
+                 absl::InvalidArgumentError(
+                     "No token can follow under this request's constraint: the vocabulary cannot "
+                     "write what it asks for, or it is too ambiguous to be followed."));
+    return true;
+  }
   const int64_t now_us = clock_->NowUs();
   if (live->first_token_us == 0) {
     live->first_token_us = now_us;
@@ -262,6 +275,10 @@ bool SchedulerImpl::Advance(LiveRequest* live, std::span<float> logits, FinishIn
   ++live->generated;
   metrics_->Count(MetricId::kGeneratedTokens, {request.model});
   if (!request.sink->OnToken(event)) {
+    *info = Info(*live, FinishReason::kStop, absl::OkStatus());
+    return true;
+  }
+  if (request.constraint != nullptr && request.constraint->Finished()) {
     *info = Info(*live, FinishReason::kStop, absl::OkStatus());
     return true;
   }

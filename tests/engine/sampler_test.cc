@@ -188,6 +188,7 @@ class OnlyToken final : public TokenConstraint {
     }
   }
   void Accept(int32_t token) override { accepted.push_back(token); }
+  bool Finished() const override { return false; }
   std::vector<int32_t> accepted;
 
  private:
@@ -201,6 +202,23 @@ TEST(Sampler, AConstraintDecides) {
   std::vector<float> logits = {9.0f, 9.0f, -9.0f};
   EXPECT_EQ(sampler.Sample(logits, &constraint).token, 2);
   EXPECT_EQ(constraint.accepted, std::vector<int32_t>{2});
+}
+
+TEST(Sampler, AConstraintThatLeavesNothingGivesNoToken) {
+  SamplingParams params;
+  params.top_logprobs = 2;
+  Sampler sampler(&params, {}, 1);
+  OnlyToken nothing(7);
+  std::vector<float> logits = {9.0f, 9.0f, -9.0f};
+  EXPECT_EQ(sampler.Sample(logits, &nothing).token, -1);
+  EXPECT_TRUE(nothing.accepted.empty());
+  // What is forbidden is not among the alternatives.
+  OnlyToken one(2);
+  logits = {9.0f, 9.0f, -9.0f};
+  const TokenEvent event = sampler.Sample(logits, &one);
+  EXPECT_EQ(event.token, 2);
+  EXPECT_NEAR(event.logprob, 0, 1e-6);
+  EXPECT_EQ(event.top.size(), 1u);
 }
 
 }  // namespace
