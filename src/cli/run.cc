@@ -147,7 +147,10 @@ class Session {
   }
 
   absl::StatusOr<std::vector<int32_t>> Encode(const std::string& text) const {
-    if (!raw_) return model_->EncodeChat(conversation_);
+    if (!raw_) {
+      ASSIGN_OR_RETURN(server::ChatPrompt prompt, model_->EncodeChat(conversation_));
+      return std::move(prompt.ids);
+    }
     return model_->EncodeText(text, /*add_special=*/true, /*parse_special=*/true);
   }
 

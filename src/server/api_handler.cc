@@ -11,15 +11,16 @@
 #include "base/status.h"
 #include "obs/log.h"
 #include "obs/metrics.h"
+#include "server/chat_translation.h"
 #include "server/json_text.h"
+#include "server/messages_writer.h"
+#include "server/openai_plan.h"
+#include "server/responses_writer.h"
 
 namespace terrace::server {
 namespace {
 
 constexpr std::string_view kModelPath = "/v1/models/";
-// Tokens that /v1/completions gives if max_tokens is not said, as OpenAI defines it.
-constexpr int32_t kCompletionTokens = 16;
-
 std::string_view StateName(ModelStateKind state) {
   switch (state) {
     case ModelStateKind::kClosed:
@@ -48,28 +49,6 @@ void AppendModel(const ModelListing& model, std::string* out) {
     AppendJsonString(model.reason, out);
   }
   *out += "}";
-}
-
-// A prompt that the model cannot take.
-std::optional<ApiError> CheckLength(const ServedModel& model, size_t tokens,
-                                    std::string_view field) {
-  if (tokens == 0) {
-    return BadField(field, fmt::format("{} gives no token at all; say something.", field));
-  }
-  if (tokens < static_cast<size_t>(model.max_context())) return std::nullopt;
-  return BadField(
-      field,
-      fmt::format(
-          "The context of {} is {} tokens, and the prompt has {}, which leaves no room for an "
-          "answer; shorten it by at least {}.",
-          model.name(), model.max_context(), tokens, tokens + 1 - model.max_context()),
-      "context_length_exceeded");
-}
-
-// A prompt that could not be made: the client's input is at fault, unless something is wrong here.
-ApiError PromptError(const absl::Status& status, std::string_view field) {
-  if (status.code() == absl::StatusCode::kInternal) return FromStatus(status);
-  return BadField(field, std::string(Message(status)));
 }
 
 }  // namespace
@@ -103,9 +82,13 @@ ApiHandler::Route ApiHandler::FindRoute(const HttpRequest& request,
     Route route;
     bool on_metrics_door;
   };
-  static constexpr std::array<Entry, 8> kRoutes = {{
+  static constexpr std::array<Entry, 12> kRoutes = {{
       {"/v1/chat/completions", "POST", &ApiHandler::Chat, false},
       {"/v1/completions", "POST", &ApiHandler::Complete, false},
+      {"/v1/responses", "POST", &ApiHandler::Responses, false},
+      {"/v1/messages", "POST", &ApiHandler::Messages, false},
+      {"/v1/embeddings", "POST", &ApiHandler::Embeddings, false},
+      {"/v1/rerank", "POST", &ApiHandler::Rerank, false},
       {"/v1/models", "GET", &ApiHandler::ListModels, false},
       {"/tokenize", "POST", &ApiHandler::Tokenize, false},
       {"/detokenize", "POST", &ApiHandler::Detokenize, false},
@@ -151,7 +134,8 @@ void ApiHandler::Dispatch(const std::shared_ptr<Exchange>& exchange) {
 
 void ApiHandler::Answer(const std::shared_ptr<Exchange>& exchange, const ApiError& error) {
   exchange->access().error_code = error.code;
-  exchange->Respond(ErrorResponse(error));
+  const bool messages = exchange->request().path == "/v1/messages";
+  exchange->Respond(messages ? MessagesError(error) : ErrorResponse(error));
 }
 
 void ApiHandler::Health(const std::shared_ptr<Exchange>& exchange) {
@@ -225,6 +209,10 @@ void ApiHandler::ShowModel(const std::shared_ptr<Exchange>& exchange) {
 
 void ApiHandler::Prepare(const std::shared_ptr<Exchange>& exchange, std::function<void()> step) {
   if (exchange->request().body.size() <= options_.inline_body_bytes) return step();
+  OnPool(exchange, std::move(step));
+}
+
+void ApiHandler::OnPool(const std::shared_ptr<Exchange>& exchange, std::function<void()> step) {
   pool_.Post([this, exchange, step = std::move(step)] {
     if (!exchange->gone()) Guard(exchange, step);  // else the client gave up while waiting
   });
@@ -269,11 +257,27 @@ std::shared_ptr<Body> ApiHandler::Parsed(const std::shared_ptr<Exchange>& exchan
 }
 
 void ApiHandler::Chat(const std::shared_ptr<Exchange>& exchange) {
-  Prepare(exchange, [this, exchange] {
-    auto request = Parsed<ChatRequest>(exchange, ParseChatRequest);
+  ChatAs(exchange, Api::kChat, ParseChatRequest);
+}
+void ApiHandler::Responses(const std::shared_ptr<Exchange>& exchange) {
+  ChatAs(exchange, Api::kResponses, ParseResponsesRequest);
+}
+void ApiHandler::Messages(const std::shared_ptr<Exchange>& exchange) {
+  ChatAs(exchange, Api::kMessages, ParseMessagesRequest);
+}
+
+void ApiHandler::ChatAs(const std::shared_ptr<Exchange>& exchange, Api api,
+                        std::optional<ApiError> (*parse)(std::string_view, ChatRequest*)) {
+  Prepare(exchange, [this, exchange, api, parse] {
+    auto request = Parsed<ChatRequest>(exchange, parse);
     if (request == nullptr) return;
-    WithModel(exchange, request->params.model, [this, exchange, request](auto model) {
-      StartChat(exchange, std::move(*request), std::move(model));
+    WithModel(exchange, request->params.model, [this, exchange, api, request](auto model) {
+      auto start = [this, exchange, api, request, model] {
+        StartChat(exchange, api, std::move(*request), model);
+      };
+      const bool grammar = request->params.format.kind != AnswerFormat::Kind::kText ||
+                           request->tools.choice != ToolChoice::kNone;
+      grammar ? OnPool(exchange, start) : start();
     });
   });
 }
@@ -283,9 +287,40 @@ void ApiHandler::Complete(const std::shared_ptr<Exchange>& exchange) {
     auto request = Parsed<CompletionRequest>(exchange, ParseCompletionRequest);
     if (request == nullptr) return;
     WithModel(exchange, request->params.model, [this, exchange, request](auto model) {
-      StartCompletion(exchange, std::move(*request), std::move(model));
+      auto start = [this, exchange, request, model] {
+        StartCompletion(exchange, std::move(*request), model);
+      };
+      const bool grammar = request->params.format.kind != AnswerFormat::Kind::kText;
+      grammar ? OnPool(exchange, start) : start();
     });
   });
+}
+
+void ApiHandler::Embeddings(const std::shared_ptr<Exchange>& exchange) {
+  Embed(exchange, ParseEmbeddingRequest);
+}
+void ApiHandler::Rerank(const std::shared_ptr<Exchange>& exchange) {
+  Embed(exchange, ParseRerankRequest);
+}
+
+void ApiHandler::Embed(const std::shared_ptr<Exchange>& exchange,
+                       std::optional<ApiError> (*parse)(std::string_view, EmbeddingRequest*)) {
+  Prepare(exchange, [this, exchange, parse] {
+    auto request = Parsed<EmbeddingRequest>(exchange, parse);
+    if (request == nullptr) return;
+    WithModel(exchange, request->model, [this, exchange, request](auto model) {
+      if (draining_.load()) return AnswerDraining(exchange);
+      StartEmbedding(std::move(*request), std::move(model), NewId(Api::kEmbedding), deps_.scheduler,
+                     exchange);
+    });
+  });
+}
+
+void ApiHandler::AnswerDraining(const std::shared_ptr<Exchange>& exchange) {
+  Answer(exchange, {.status = 503,
+                    .code = "shutting_down",
+                    .message = "The server is shutting down; send the request again soon.",
+                    .retry_after_s = 5});
 }
 
 void ApiHandler::Tokenize(const std::shared_ptr<Exchange>& exchange) {
@@ -308,64 +343,56 @@ void ApiHandler::Detokenize(const std::shared_ptr<Exchange>& exchange) {
   });
 }
 
-void ApiHandler::StartChat(const std::shared_ptr<Exchange>& exchange, ChatRequest request,
+void ApiHandler::StartChat(const std::shared_ptr<Exchange>& exchange, Api api, ChatRequest request,
                            std::shared_ptr<const ServedModel> model) {
-  auto prompt = model->EncodeChat(request.input);
-  if (!prompt.ok()) return Answer(exchange, PromptError(prompt.status(), "messages"));
-  if (auto error = CheckLength(*model, prompt->size(), "messages")) {
+  GenerationPlan plan;
+  std::unique_ptr<AnswerWriter> writer;
+  const std::string id = NewId(api);
+  if (api == Api::kResponses) {
+    writer = std::make_unique<ResponsesWriter>(id, deps_.clock->WallUs() / 1'000'000, model->name(),
+                                               request);
+  }
+  if (auto error = PlanChat(std::move(request), std::move(model), &plan)) {
     return Answer(exchange, *error);
   }
-  GenerationPlan plan{.model = std::move(model), .params = std::move(request.params)};
-  plan.prompts.push_back(*std::move(prompt));
-  Generate(exchange, Api::kChat, std::move(plan));
+  if (api == Api::kMessages) {
+    writer = std::make_unique<MessagesWriter>(id, plan.model->name(),
+                                              static_cast<int32_t>(plan.prompts[0].size()));
+  }
+  Generate(exchange, api, std::move(plan), std::move(writer));
 }
 
 void ApiHandler::StartCompletion(const std::shared_ptr<Exchange>& exchange,
                                  CompletionRequest request,
                                  std::shared_ptr<const ServedModel> model) {
-  GenerationPlan plan{.params = std::move(request.params)};
-  for (Prompt& prompt : request.prompts) {
-    std::vector<int32_t> ids = std::move(prompt.ids);
-    std::optional<ApiError> error;
-    if (prompt.is_ids) {
-      error = CheckIds(ids, "prompt", model->vocab_size());
-    } else if (auto encoded = model->EncodeText(prompt.text, true, true); encoded.ok()) {
-      ids = *std::move(encoded);
-    } else {
-      error = PromptError(encoded.status(), "prompt");
-    }
-    if (!error) error = CheckLength(*model, ids.size(), "prompt");
-    if (error) return Answer(exchange, *error);
-    if (request.echo) {
-      plan.echo.push_back(prompt.is_ids ? Decode(model->tokenizer(), ids) : std::move(prompt.text));
-    }
-    plan.prompts.push_back(std::move(ids));
-  }
-  plan.model = std::move(model);
-  if (!plan.params.max_tokens) plan.params.max_tokens = kCompletionTokens;
-  Generate(exchange, Api::kCompletion, std::move(plan));
-}
-
-void ApiHandler::Generate(const std::shared_ptr<Exchange>& exchange, Api api, GenerationPlan plan) {
-  if (auto error = CheckLogitBias(plan.params, plan.model->vocab_size())) {
+  GenerationPlan plan;
+  if (auto error = PlanCompletion(std::move(request), std::move(model), &plan)) {
     return Answer(exchange, *error);
   }
-  if (draining_.load()) {
-    return Answer(exchange, {.status = 503,
-                             .code = "shutting_down",
-                             .message = "The server is shutting down; send the request again soon.",
-                             .retry_after_s = 5});
+  Generate(exchange, Api::kCompletion, std::move(plan), nullptr);
+}
+
+void ApiHandler::Generate(const std::shared_ptr<Exchange>& exchange, Api api, GenerationPlan plan,
+                          std::unique_ptr<AnswerWriter> writer) {
+  if (draining_.load()) return AnswerDraining(exchange);
+  if (writer == nullptr) {
+    writer = std::make_unique<ResponseWriter>(
+        api, NewId(api), deps_.clock->WallUs() / 1'000'000, plan.model->name(),
+        plan.params.sampling.top_logprobs.has_value(), plan.params.include_usage);
   }
-  ResponseWriter writer(api, NewId(api), deps_.clock->WallUs() / 1'000'000, plan.model->name(),
-                        plan.params.sampling.top_logprobs.has_value(), plan.params.include_usage);
   Generation::Start(std::move(plan), std::move(writer), deps_.scheduler, exchange);
 }
 
 void ApiHandler::AnswerTokenize(const std::shared_ptr<Exchange>& exchange,
                                 const TokenizeRequest& request, const ServedModel& model) {
-  auto ids = request.chat
-                 ? model.EncodeChat(*request.chat)
-                 : model.EncodeText(request.text, request.add_special, request.parse_special);
+  absl::StatusOr<std::vector<int32_t>> ids;
+  if (request.chat) {
+    auto prompt = model.EncodeChat(*request.chat);
+    ids = prompt.ok() ? std::move(prompt->ids)
+                      : absl::StatusOr<std::vector<int32_t>>(prompt.status());
+  } else {
+    ids = model.EncodeText(request.text, request.add_special, request.parse_special);
+  }
   if (!ids.ok()) {
     return Answer(exchange, PromptError(ids.status(), request.chat ? "messages" : "prompt"));
   }
@@ -386,7 +413,9 @@ void ApiHandler::AnswerDetokenize(const std::shared_ptr<Exchange>& exchange,
 
 std::string ApiHandler::NewId(Api api) {
   const uint64_t number = next_id_.fetch_add(1, std::memory_order_relaxed);
-  return fmt::format("{}-{:016x}{:08x}", api == Api::kChat ? "chatcmpl" : "cmpl",
+  static constexpr std::array<std::string_view, 5> kPrefixes = {"chatcmpl-", "cmpl-", "resp_",
+                                                                "msg_", "embd-"};
+  return fmt::format("{}{:016x}{:08x}", kPrefixes[static_cast<size_t>(api)],
                      Hash64(&number, sizeof(number), options_.id_seed), number & 0xffffffffu);
 }
 

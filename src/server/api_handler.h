@@ -19,10 +19,12 @@
 #include "absl/synchronization/mutex.h"
 #include "scheduler/scheduler.h"
 #include "server/api_error.h"
+#include "server/embeddings.h"
 #include "server/exchange.h"
 #include "server/generation.h"
 #include "server/model_source.h"
 #include "server/openai_request.h"
+#include "server/openai_response.h"
 #include "server/worker_pool.h"
 
 namespace terrace {
@@ -81,7 +83,17 @@ class ApiHandler final : public HttpHandler {
   void ListModels(const std::shared_ptr<Exchange>& exchange);
   void ShowModel(const std::shared_ptr<Exchange>& exchange);
   void Chat(const std::shared_ptr<Exchange>& exchange);
+  void Responses(const std::shared_ptr<Exchange>& exchange);
+  void Messages(const std::shared_ptr<Exchange>& exchange);
+  // A chat whose body `parse` reads, answered in the shape of `api`.
+  void ChatAs(const std::shared_ptr<Exchange>& exchange, Api api,
+              std::optional<ApiError> (*parse)(std::string_view, ChatRequest*));
   void Complete(const std::shared_ptr<Exchange>& exchange);
+  void Embeddings(const std::shared_ptr<Exchange>& exchange);
+  void Rerank(const std::shared_ptr<Exchange>& exchange);
+  void Embed(const std::shared_ptr<Exchange>& exchange,
+             std::optional<ApiError> (*parse)(std::string_view, EmbeddingRequest*));
+  void AnswerDraining(const std::shared_ptr<Exchange>& exchange);
   void Tokenize(const std::shared_ptr<Exchange>& exchange);
   void Detokenize(const std::shared_ptr<Exchange>& exchange);
 
@@ -89,11 +101,14 @@ class ApiHandler final : public HttpHandler {
   std::shared_ptr<Body> Parsed(const std::shared_ptr<Exchange>& exchange, const Parse& parse);
   // Runs `step` at once if the body is small, else on the pool.
   void Prepare(const std::shared_ptr<Exchange>& exchange, std::function<void()> step);
+  // Runs `step` on the pool, unless the client has gone by then: for what takes long, such as
+  // compiling a grammar.
+  void OnPool(const std::shared_ptr<Exchange>& exchange, std::function<void()> step);
   // Calls `next` with the model, at once if it is ready, else on the pool once it is; or answers
   // why there is none.
   void WithModel(const std::shared_ptr<Exchange>& exchange, const std::string& asked,
                  std::function<void(std::shared_ptr<const ServedModel>)> next);
-  void StartChat(const std::shared_ptr<Exchange>& exchange, ChatRequest request,
+  void StartChat(const std::shared_ptr<Exchange>& exchange, Api api, ChatRequest request,
                  std::shared_ptr<const ServedModel> model);
   void StartCompletion(const std::shared_ptr<Exchange>& exchange, CompletionRequest request,
                        std::shared_ptr<const ServedModel> model);
@@ -101,7 +116,9 @@ class ApiHandler final : public HttpHandler {
                       const ServedModel& model);
   void AnswerDetokenize(const std::shared_ptr<Exchange>& exchange, const DetokenizeRequest& request,
                         const ServedModel& model);
-  void Generate(const std::shared_ptr<Exchange>& exchange, Api api, GenerationPlan plan);
+  // `writer`: null for the shape of chat and text completions.
+  void Generate(const std::shared_ptr<Exchange>& exchange, Api api, GenerationPlan plan,
+                std::unique_ptr<AnswerWriter> writer);
   void Answer(const std::shared_ptr<Exchange>& exchange, const ApiError& error);
   std::string NewId(Api api);
 

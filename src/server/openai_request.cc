@@ -110,59 +110,6 @@ void ReadSampling(JsonFields* fields, SamplingParams* out) {
   out->typical_p = std::max(out->typical_p, kGreedyBelow);
 }
 
-// Fields that ask for what this build does not do: ignoring them would give a wrong answer.
-void RefuseUnsupported(JsonFields* fields) {
-  if (const json::value* format = fields->Find("response_format")) {
-    if (!format->is_object()) return fields->FailKind("response_format", "an object", *format);
-    std::string type;
-    JsonFields inner(format->get_object(), "response_format.");
-    inner.RequiredString("type", &type);
-    if (auto error = inner.TakeError()) return fields->Fail(std::move(*error));
-    if (type == "json_object" || type == "json_schema") {
-      return fields->FailField(
-          "response_format",
-          fmt::format("This build cannot yet restrict answers to {}; leave response_format out, or "
-                      "use type \"text\", and check the answer yourself.",
-                      type),
-          "unsupported_parameter");
-    }
-    if (type != "text") {
-      return fields->FailField("response_format.type",
-                               "response_format.type must be \"text\", \"json_object\" or "
-                               "\"json_schema\".");
-    }
-  }
-  for (std::string_view name : {"functions", "grammar", "guided_json", "guided_regex",
-                                "guided_choice", "guided_grammar", "structured_outputs"}) {
-    if (fields->Find(name) != nullptr) {
-      return fields->FailField(name,
-                               fmt::format("This build does not support {}; leave it out.", name),
-                               "unsupported_parameter");
-    }
-  }
-  const json::value* tools = fields->Find("tools");
-  if (tools != nullptr && !tools->is_array()) return fields->FailKind("tools", "an array", *tools);
-  const json::value* choice = fields->Find("tool_choice");
-  if (choice != nullptr && !choice->is_string() && !choice->is_object()) {
-    return fields->FailKind("tool_choice", "a string or an object", *choice);
-  }
-  const bool none = choice != nullptr && choice->is_string() && Text(*choice) == "none";
-  const bool automatic = choice == nullptr || (choice->is_string() && Text(*choice) == "auto");
-  if (!none && !automatic) {
-    return fields->FailField("tool_choice",
-                             "This build cannot yet make a model call tools; leave tool_choice out "
-                             "or set it to \"none\".",
-                             "unsupported_parameter");
-  }
-  if (tools != nullptr && !tools->get_array().empty() && !none) {
-    return fields->FailField(
-        "tools",
-        "This build cannot yet read tool calls out of answers; leave tools out "
-        "or set tool_choice to \"none\".",
-        "unsupported_parameter");
-  }
-}
-
 void ReadStreaming(JsonFields* fields, GenerationParams* out) {
   fields->Bool("stream", &out->stream);
   const json::value* value = fields->Find("stream_options");
@@ -177,6 +124,18 @@ void ReadStreaming(JsonFields* fields, GenerationParams* out) {
   if (auto error = options.TakeError()) fields->Fail(std::move(*error));
 }
 
+// Kept by nobody, but checked as OpenAI does: short strings by name.
+void ReadMetadata(JsonFields* fields) {
+  const json::value* value = fields->Find("metadata");
+  if (value == nullptr) return;
+  if (!value->is_object()) return fields->FailKind("metadata", "an object of strings", *value);
+  for (const auto& [key, each] : value->get_object()) {
+    if (each.is_string()) continue;
+    const std::string_view name(key.data(), key.size());
+    return fields->FailKind(fmt::format("metadata[\"{}\"]", name.substr(0, 64)), "a string", each);
+  }
+}
+
 void ReadCommon(JsonFields* fields, GenerationParams* out) {
   fields->RequiredString("model", &out->model);
   fields->Int("n", 1, kMaxChoices, &out->n);
@@ -186,9 +145,33 @@ void ReadCommon(JsonFields* fields, GenerationParams* out) {
   fields->Int("max_tokens", 1, kMost, &out->max_tokens);
   fields->Int("max_completion_tokens", 1, kMost, &out->max_tokens);
   ReadSampling(fields, &out->sampling);
-  RefuseUnsupported(fields);
+  ReadAnswerFormat(fields, &out->format);
   std::string user;
   fields->String("user", &user);
+  ReadMetadata(fields);
+}
+
+// Which reasoning comes out how, and whether the template asks for some.
+void ReadReasoning(JsonFields* fields, GenerationParams* out, Conversation* input) {
+  bool include = true, separate = true;
+  std::string form, effort;
+  fields->Bool("include_reasoning", &include);
+  fields->Bool("separate_reasoning", &separate);
+  fields->String("reasoning_format", &form);
+  if (form == "none") separate = false;
+  if (!include || form == "hidden") {
+    out->reasoning = ReasoningOutput::kHide;
+  } else if (!separate) {
+    out->reasoning = ReasoningOutput::kInline;
+  }
+  fields->String("reasoning_effort", &effort);
+  if (effort.empty() || !fields->ok()) return;
+  json::value kwargs;
+  if (ParseObject(input->template_kwargs, &kwargs)) kwargs = json::object();
+  json::object& object = kwargs.get_object();
+  object.emplace("reasoning_effort", json::string(effort));
+  if (effort == "none") object.emplace("enable_thinking", false);
+  input->template_kwargs = json::serialize(kwargs);
 }
 
 // A string, or an array of text parts, joined with nothing between.
@@ -366,6 +349,8 @@ std::optional<ApiError> ParseChatRequest(std::string_view body, ChatRequest* out
   }
   if (logprobs) out->params.sampling.top_logprobs = top.value_or(0);
   ReadChatInput(&fields, &out->input);
+  ReadReasoning(&fields, &out->params, &out->input);
+  ReadTools(&fields, &out->tools);
   return fields.TakeError();
 }
 
@@ -381,22 +366,24 @@ std::optional<ApiError> ParseCompletionRequest(std::string_view body, Completion
                      "This build cannot give logprobs of the prompt; use echo without them.",
                      "unsupported_parameter");
   }
-  std::string suffix;
-  fields.String("suffix", &suffix);
-  if (!suffix.empty()) {
-    fields.FailField("suffix", "This build does not support suffix; leave it out.",
-                     "unsupported_parameter");
+  fields.String("suffix", &out->suffix);
+  if (fields.Find("best_of") != nullptr) {
+    fields.Int("best_of", 1, kMaxChoices, &out->params.best_of);
   }
-  std::optional<int32_t> best_of;
-  fields.Int("best_of", 1, kMaxChoices, &best_of);
-  if (best_of && *best_of != out->params.n) {
-    fields.FailField("best_of", "This build does not support best_of other than n; leave it out.",
-                     "unsupported_parameter");
+  if (out->params.best_of != 1 && out->params.best_of < out->params.n) {
+    fields.FailField("best_of", "best_of must be at least n.");
+  }
+  if (out->params.best_of > out->params.n && out->params.stream) {
+    fields.FailField("best_of",
+                     "best_of above n cannot be streamed: answers are compared when they "
+                     "are whole.");
   }
   ReadPrompts(&fields, &out->prompts);
-  if (fields.ok() && out->prompts.size() * static_cast<size_t>(out->params.n) > kMaxChoices) {
-    fields.FailField("n",
-                     fmt::format("The number of prompts times n must be at most {}.", kMaxChoices));
+  const auto each = static_cast<size_t>(std::max(out->params.n, out->params.best_of));
+  if (fields.ok() && out->prompts.size() * each > kMaxChoices) {
+    fields.FailField("n", fmt::format("The number of prompts times n (or best_of) must be at most "
+                                      "{}.",
+                                      kMaxChoices));
   }
   return fields.TakeError();
 }

@@ -1,19 +1,7 @@
 // The bodies of OpenAI-style requests, read and checked. Everything in a body is hostile: size is
 // bounded by the HTTP server, nesting and counts here, every number is checked for being finite and
-// in range, and every error names its field. null means absent; unknown fields are ignored.
-//
-// The rules where the API leaves room:
-// - max_completion_tokens wins over max_tokens; values above the room left in the context are cut
-// to
-//   it; less than 1 is an error.
-// - temperature below 1e-5 means greedy; top_p 0 means greedy; top_k 0 and -1 mean off.
-// - seed is any 64-bit integer.
-// - stop takes up to 16 strings, none of them empty.
-// - logit_bias keys are ids of the model's vocabulary, values -100 to 100.
-// - stream_options is an error without stream.
-// - What this build cannot do (JSON constraints, tool calls, images) is an error, never ignored.
-// - An assistant turn with tool_calls may have null, missing or empty content: all the same.
-// - Tool call arguments must be a JSON object or the text of one; empty text is an empty object.
+// in range, and every error names its field. null means absent; unknown fields are ignored. The
+// rules for each field are in docs/API.md.
 #ifndef TERRACE_SERVER_OPENAI_REQUEST_H_
 #define TERRACE_SERVER_OPENAI_REQUEST_H_
 
@@ -25,6 +13,7 @@
 
 #include "request/request.h"
 #include "server/api_error.h"
+#include "server/openai_format.h"
 
 namespace terrace::server {
 
@@ -33,14 +22,24 @@ inline constexpr int kMaxChoices = 16;  // n, or prompts times n
 inline constexpr int kMaxStops = 16;
 inline constexpr int kMaxMessages = 10'000;
 
+// What becomes of reasoning that the model's format marks.
+enum class ReasoningOutput : uint8_t {
+  kSplit,   // reasoning_content
+  kInline,  // a part of the text, markers and all
+  kHide,    // left out
+};
+
 struct GenerationParams {
   std::string model;
   int32_t n = 1;
+  int32_t best_of = 1;  // answers made for each prompt, of which the n likeliest are given
   bool stream = false;
   bool include_usage = false;
   std::vector<std::string> stop;
   std::optional<int32_t> max_tokens;
   SamplingParams sampling;
+  AnswerFormat format;
+  ReasoningOutput reasoning = ReasoningOutput::kSplit;
 };
 
 struct ToolCall {
@@ -62,11 +61,13 @@ struct Conversation {
   std::vector<ChatMessage> messages;
   bool add_generation_prompt = true;
   std::string template_kwargs;  // chat_template_kwargs: the text of a JSON object; empty: none
+  std::string tools;            // the text of a JSON array, as the API has it; empty: none
 };
 
 struct ChatRequest {
   GenerationParams params;
   Conversation input;
+  ToolRequest tools;
 };
 
 // Text, or token ids.
@@ -80,6 +81,7 @@ struct CompletionRequest {
   GenerationParams params;
   std::vector<Prompt> prompts;  // at least one
   bool echo = false;
+  std::string suffix;  // what stands behind the answer; empty: nothing
 };
 
 struct TokenizeRequest {

@@ -14,8 +14,44 @@ void AppendInt(int64_t value, std::string* out) {
   fmt::format_to(std::back_inserter(*out), "{}", value);
 }
 
-std::string_view ReasonName(FinishReason reason) {
-  return reason == FinishReason::kLength ? "length" : "stop";
+std::string_view ReasonName(const ChoiceAnswer& answer) {
+  if (answer.reason == FinishReason::kLength) return "length";
+  return answer.calls.empty() ? "stop" : "tool_calls";
+}
+
+// {"id":...,"type":"function","function":{"name":...,"arguments":...
+void AppendCall(const AnswerCall& call, std::string* out) {
+  out->append("{\"id\":");
+  AppendJsonString(call.id, out);
+  out->append(",\"type\":\"function\",\"function\":{\"name\":");
+  AppendJsonString(call.name, out);
+  out->append(",\"arguments\":");
+  AppendJsonString(call.arguments, out);
+  out->append("}}");
+}
+
+// The message of a whole chat answer.
+void AppendMessage(const ChoiceAnswer& choice, std::string* out) {
+  out->append("{\"role\":\"assistant\",\"content\":");
+  if (choice.text.empty() && !choice.calls.empty()) {
+    out->append("null");
+  } else {
+    AppendJsonString(choice.text, out);
+  }
+  out->append(",\"refusal\":null");
+  if (!choice.reasoning.empty()) {
+    out->append(",\"reasoning_content\":");
+    AppendJsonString(choice.reasoning, out);
+  }
+  if (!choice.calls.empty()) {
+    out->append(",\"tool_calls\":[");
+    for (size_t i = 0; i < choice.calls.size(); ++i) {
+      if (i > 0) out->push_back(',');
+      AppendCall(choice.calls[i], out);
+    }
+    out->push_back(']');
+  }
+  out->push_back('}');
 }
 
 void AppendUsage(const Usage& usage, std::string* out) {
@@ -52,7 +88,7 @@ void AppendToken(std::string_view bytes, float logprob, std::string* out) {
 
 ResponseWriter::ResponseWriter(Api api, std::string id, int64_t created, std::string_view model,
                                bool logprobs, bool usage_in_stream)
-    : api_(api), id_(std::move(id)), logprobs_(logprobs) {
+    : api_(api), id_(std::move(id)), logprobs_(logprobs), usage_in_stream_(usage_in_stream) {
   const bool chat = api == Api::kChat;
   auto head = [&](std::string_view object) {
     std::string out = "{\"id\":";
@@ -68,7 +104,7 @@ ResponseWriter::ResponseWriter(Api api, std::string id, int64_t created, std::st
   chunk_tail_ = usage_in_stream ? "],\"usage\":null}\n\n" : "]}\n\n";
 }
 
-std::string ResponseWriter::Whole(std::span<const ChoiceAnswer> choices, const Usage& usage) const {
+std::string ResponseWriter::Whole(std::span<const ChoiceAnswer> choices, const Usage& usage) {
   std::string out = whole_head_;
   for (size_t i = 0; i < choices.size(); ++i) {
     const ChoiceAnswer& choice = choices[i];
@@ -76,16 +112,15 @@ std::string ResponseWriter::Whole(std::span<const ChoiceAnswer> choices, const U
     out += "{\"index\":";
     AppendInt(static_cast<int64_t>(i), &out);
     if (api_ == Api::kChat) {
-      out += ",\"message\":{\"role\":\"assistant\",\"content\":";
-      AppendJsonString(choice.text, &out);
-      out += ",\"refusal\":null}";
+      out += ",\"message\":";
+      AppendMessage(choice, &out);
     } else {
       out += ",\"text\":";
       AppendJsonString(choice.text, &out);
     }
     AppendLogprobs(choice.tokens, &out);
     out += ",\"finish_reason\":\"";
-    out += ReasonName(choice.reason);
+    out += ReasonName(choice);
     out += "\"}";
   }
   out += "],\"usage\":";
@@ -94,25 +129,29 @@ std::string ResponseWriter::Whole(std::span<const ChoiceAnswer> choices, const U
   return out;
 }
 
-void ResponseWriter::Role(int32_t index, std::string* out) const {
+void ResponseWriter::Begin(int32_t index, std::string* out) {
   if (api_ != Api::kChat) return;
-  out->append(chunk_head_).append("{\"index\":");
-  AppendInt(index, out);
-  out->append(
-      ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
-      "\"finish_reason\":null}");
+  OpenDelta(index, out);
+  out->append("\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}");
   out->append(chunk_tail_);
 }
 
-void ResponseWriter::Delta(int32_t index, std::string_view text,
-                           std::span<const TokenReport> tokens, std::string* out) const {
+void ResponseWriter::OpenDelta(int32_t index, std::string* out) const {
   out->append(chunk_head_).append("{\"index\":");
   AppendInt(index, out);
+  out->append(",\"delta\":{");
+}
+
+void ResponseWriter::Content(int32_t index, std::string_view text,
+                             std::span<const TokenReport> tokens, std::string* out) {
   if (api_ == Api::kChat) {
-    out->append(",\"delta\":{\"content\":");
+    OpenDelta(index, out);
+    out->append("\"content\":");
     AppendJsonString(text, out);
     out->push_back('}');
   } else {
+    out->append(chunk_head_).append("{\"index\":");
+    AppendInt(index, out);
     out->append(",\"text\":");
     AppendJsonString(text, out);
   }
@@ -120,25 +159,54 @@ void ResponseWriter::Delta(int32_t index, std::string_view text,
   out->append(",\"finish_reason\":null}").append(chunk_tail_);
 }
 
-void ResponseWriter::Finish(int32_t index, FinishReason reason, std::string* out) const {
+void ResponseWriter::Reasoning(int32_t index, std::string_view text, std::string* out) {
+  OpenDelta(index, out);
+  out->append("\"reasoning_content\":");
+  AppendJsonString(text, out);
+  out->append("},\"logprobs\":null,\"finish_reason\":null}").append(chunk_tail_);
+}
+
+void ResponseWriter::Call(int32_t index, size_t call, const AnswerCall& begun, std::string* out) {
+  OpenDelta(index, out);
+  out->append("\"tool_calls\":[{\"index\":");
+  AppendInt(static_cast<int64_t>(call), out);
+  out->push_back(',');
+  std::string entry;
+  AppendCall(begun, &entry);
+  out->append(std::string_view(entry).substr(1));
+  out->append("]},\"logprobs\":null,\"finish_reason\":null}").append(chunk_tail_);
+}
+
+void ResponseWriter::Arguments(int32_t index, size_t call, std::string_view text,
+                               std::string* out) {
+  OpenDelta(index, out);
+  out->append("\"tool_calls\":[{\"index\":");
+  AppendInt(static_cast<int64_t>(call), out);
+  out->append(",\"function\":{\"arguments\":");
+  AppendJsonString(text, out);
+  out->append("}}]},\"logprobs\":null,\"finish_reason\":null}").append(chunk_tail_);
+}
+
+void ResponseWriter::Finish(int32_t index, const ChoiceAnswer& answer, std::string* out) {
   out->append(chunk_head_).append("{\"index\":");
   AppendInt(index, out);
   out->append(api_ == Api::kChat ? ",\"delta\":{}" : ",\"text\":\"\"");
-  out->append(",\"logprobs\":null,\"finish_reason\":\"").append(ReasonName(reason)).append("\"}");
+  out->append(",\"logprobs\":null,\"finish_reason\":\"").append(ReasonName(answer)).append("\"}");
   out->append(chunk_tail_);
 }
 
-void ResponseWriter::UsageEvent(const Usage& usage, std::string* out) const {
-  out->append(chunk_head_).append("],\"usage\":");
-  AppendUsage(usage, out);
-  out->append("}\n\n");
+void ResponseWriter::End(const Usage& usage, std::string* out) {
+  if (usage_in_stream_) {
+    out->append(chunk_head_).append("],\"usage\":");
+    AppendUsage(usage, out);
+    out->append("}\n\n");
+  }
+  out->append("data: [DONE]\n\n");
 }
 
 void ResponseWriter::Error(const ApiError& error, std::string* out) {
   out->append("data: ").append(ErrorJson(error)).append("\n\n");
 }
-
-void ResponseWriter::Done(std::string* out) { out->append("data: [DONE]\n\n"); }
 
 void ResponseWriter::AppendLogprobs(std::span<const TokenReport> tokens, std::string* out) const {
   out->append(",\"logprobs\":");

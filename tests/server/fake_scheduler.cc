@@ -33,8 +33,13 @@ absl::Status FakeScheduler::Submit(std::unique_ptr<Request> request) {
   if (draining_ || stopping_) return absl::UnavailableError("draining");
   if (queue_.size() >= options_.max_queue) return absl::ResourceExhaustedError("queue full");
   Active active;
-  active.seen = {request->id,       request->model,      request->prompt,
-                 request->sampling, request->max_tokens, request->end_tokens};
+  active.seen = {request->id,
+                 request->model,
+                 request->prompt,
+                 request->sampling,
+                 request->max_tokens,
+                 request->end_tokens,
+                 request->constraint != nullptr};
   active.request = std::move(request);
   submitted_.push_back(active.seen);
   queue_.push_back(std::move(active));
@@ -122,15 +127,48 @@ void FakeScheduler::Finish(Active* active, FinishReason reason, absl::Status sta
   active->request->sink->OnFinish(info);
 }
 
+int32_t FakeScheduler::Choose(Active* active) {
+  constexpr size_t kVocab = 300;
+  const Request& request = *active->request;
+  std::vector<float> logits(kVocab, 0.0f);
+  logits['"'] = 5;
+  logits['}'] = 4;
+  logits[']'] = 3;
+  logits['0'] = 2;
+  for (int32_t end : request.end_tokens) logits[static_cast<size_t>(end)] = 8;
+  const auto& tokens = active->script.tokens;
+  const int32_t wanted = active->next < tokens.size() ? tokens[active->next] : -1;
+  if (wanted >= 0) logits[static_cast<size_t>(wanted)] = 10;
+  request.constraint->Mask(logits);
+  const auto best = std::max_element(logits.begin(), logits.end());
+  if (*best == -std::numeric_limits<float>::infinity()) return -1;
+  const auto token = static_cast<int32_t>(best - logits.begin());
+  if (token == wanted) ++active->next;
+  request.constraint->Accept(token);
+  return token;
+}
+
 bool FakeScheduler::Step(Active* active) {
   const Script& script = active->script;
   const Request& request = *active->request;
+  if (request.embed) {  // a vector that tells prompts apart
+    const std::vector<float> state = {static_cast<float>(request.prompt.size()),
+                                      static_cast<float>(request.prompt.back()), 1.0f, 0.0f};
+    request.sink->OnEmbedding(state);
+    Finish(active, FinishReason::kStop, absl::OkStatus());
+    return true;
+  }
+  const bool constrained = request.constraint != nullptr;
   if (active->next == script.tokens.size() && script.repeat) active->next = 0;
-  if (active->next == script.tokens.size()) {
+  if (active->next == script.tokens.size() && !constrained) {
     Finish(active, script.fail.ok() ? FinishReason::kStop : FinishReason::kError, script.fail);
     return true;
   }
-  TokenEvent event{.token = script.tokens[active->next++]};
+  TokenEvent event{.token = constrained ? Choose(active) : script.tokens[active->next++]};
+  if (event.token < 0) {
+    Finish(active, FinishReason::kError, absl::InvalidArgumentError("no token can follow"));
+    return true;
+  }
   const auto& ends = request.end_tokens;
   if (!script.pass_end_tokens && std::find(ends.begin(), ends.end(), event.token) != ends.end()) {
     Finish(active, FinishReason::kStop, absl::OkStatus());
@@ -146,6 +184,10 @@ bool FakeScheduler::Step(Active* active) {
   }
   ++active->given;
   if (!request.sink->OnToken(event)) {
+    Finish(active, FinishReason::kStop, absl::OkStatus());
+    return true;
+  }
+  if (constrained && request.constraint->Finished()) {
     Finish(active, FinishReason::kStop, absl::OkStatus());
     return true;
   }

@@ -37,6 +37,7 @@ struct SeenRequest {
   SamplingParams sampling;
   int32_t max_tokens = 0;
   std::vector<int32_t> end_tokens;
+  bool constrained = false;
 };
 
 class FakeScheduler final : public scheduler::Scheduler {
@@ -81,6 +82,9 @@ class FakeScheduler final : public scheduler::Scheduler {
   };
 
   void Run();
+  // Under a constraint: the script's next token if it is allowed, else what ends the text soonest;
+  // -1 if nothing is.
+  int32_t Choose(Active* active);
   // One token, or the end. True if it has ended.
   bool Step(Active* active);
   void Finish(Active* active, FinishReason reason, absl::Status status);

@@ -29,6 +29,8 @@ std::vector<std::string> HttpReply::Events() const {
     if (end == std::string::npos) end = body.size();
     std::string event = body.substr(at, end - at);
     at = end + 2;
+    // An event may be named in a line of its own.
+    if (event.starts_with("event: ")) event = event.substr(event.find('\n') + 1);
     if (event.starts_with("data: ")) event = event.substr(6);
     events.push_back(std::move(event));
   }

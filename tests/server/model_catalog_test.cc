@@ -130,7 +130,7 @@ TEST_F(CatalogTest, AServedModelKnowsItsTokensAndTemplate) {
   EXPECT_NE(std::find(ends.begin(), ends.end(), 507), ends.end());  // <|im_end|>
   const auto prompt = (*model)->EncodeChat({.messages = {{.role = "user", .content = "hi"}}});
   ASSERT_TRUE(prompt.ok()) << prompt.status();
-  EXPECT_EQ(prompt->front(), 506);  // <|im_start|>; this model wants no start token
+  EXPECT_EQ(prompt->ids.front(), 506);  // <|im_start|>; this model wants no start token
 }
 
 TEST_F(CatalogTest, AnUnloadedModelIsRefusedUntilItIsLoaded) {

@@ -204,7 +204,8 @@ TEST(Types, WrongOnesAreNamed) {
            {R"({"model":"tiny","prompt":[[1],[-1]]})", "prompt[1]"},
            {R"({"model":"tiny","prompt":["a",{}]})", "prompt[1]"},
            {R"({"model":"tiny","prompt":"x","suffix":"y"})", "suffix"},
-           {R"({"model":"tiny","prompt":"x","best_of":3})", "best_of"},
+           {R"({"model":"tiny","prompt":"x","best_of":2,"n":3})", "best_of"},
+           {R"({"model":"tiny","prompt":"x","best_of":3,"stream":true})", "best_of"},
            {R"({"model":"tiny","prompt":"x","echo":true,"logprobs":1})", "echo"}}) {
     SCOPED_TRACE(body);
     ExpectRefused(server.Complete(body), name);
@@ -214,14 +215,17 @@ TEST(Types, WrongOnesAreNamed) {
 TEST(Unsupported, IsRefusedAndNeverIgnored) {
   TestServer server;
   for (const auto& [fields, name] : std::vector<std::pair<string, string>>{
-           {R"("response_format":{"type":"json_object"})", "response_format"},
-           {R"("response_format":{"type":"json_schema","json_schema":{}})", "response_format"},
-           {R"("response_format":{"type":"poem"})", "response_format"},
-           {R"("response_format":{})", "response_format"},
+           {R"("response_format":{"type":"json_schema","json_schema":{}})",
+            "response_format.json_schema.schema"},
+           {R"("response_format":{"type":"poem"})", "response_format.type"},
+           {R"("response_format":{})", "response_format.type"},
            {R"("response_format":"json")", "response_format"},
-           {R"("tools":[{"type":"function","function":{"name":"f"}}])", "tools"},
-           {R"("tools":[{}],"tool_choice":"auto")", "tools"},
-           {R"("tools":[{}],"tool_choice":"required")", "tool_choice"},
+           {R"("tools":[{}],"tool_choice":"auto")", "tools[0].function"},
+           {R"("tools":[{"type":"function","function":{"name":"a b"}}])", "tools[0].function.name"},
+           {R"("tool_choice":"required")", "tool_choice"},
+           {R"("metadata":{"a":1})", "metadata[\"a\"]"},
+           {R"("user":7)", "user"},
+           {R"("parallel_tool_calls":"yes")", "parallel_tool_calls"},
            {R"("tool_choice":{"type":"function","function":{"name":"f"}})", "tool_choice"},
            {R"("functions":[{}])", "functions"},
            {R"("grammar":"root ::= x")", "grammar"}}) {

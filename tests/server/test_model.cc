@@ -39,6 +39,12 @@ Metadata TestMetadata(const TestModelOptions& options) {
   }
   tokens.emplace_back("qqq");
   types.push_back(static_cast<int64_t>(TokenType::kNormal));
+  if (options.fill_tokens) {
+    for (std::string_view control : {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"}) {
+      tokens.emplace_back(control);
+      types.push_back(static_cast<int64_t>(TokenType::kControl));
+    }
+  }
   Metadata metadata;
   metadata.Set("tokenizer.ggml.model", std::string("gpt2"));
   metadata.Set("tokenizer.ggml.pre", std::string("gpt-2"));

@@ -31,6 +31,7 @@ struct TestModelOptions {
   bool add_bos = true;
   std::string chat_template;  // empty: ChatML
   bool no_template = false;
+  bool fill_tokens = false;  // 260 to 262: before, behind, middle
   int32_t max_context = kTestContext;
 };
 

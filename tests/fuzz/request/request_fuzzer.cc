@@ -1,5 +1,6 @@
 // Any bytes as the body of a request. What is accepted must lie within the limits that the layers
 // below rely on; what is refused must come with a well-formed error.
+#include <algorithm>
 #include <boost/json/parse.hpp>
 #include <cmath>
 #include <cstddef>
@@ -10,6 +11,7 @@
 
 #include "base/text.h"
 #include "server/api_error.h"
+#include "server/chat_translation.h"
 #include "server/openai_request.h"
 #include "server/url.h"
 
@@ -37,6 +39,7 @@ void CheckNumber(float value, float low, float high) {
 void CheckParams(const GenerationParams& params) {
   Check(!params.model.empty() && IsValidUtf8(params.model));
   Check(params.n >= 1 && params.n <= kMaxChoices);
+  Check(params.best_of >= 1 && params.best_of <= kMaxChoices);
   Check(params.stop.size() <= kMaxStops);
   for (const std::string& stop : params.stop) Check(!stop.empty() && IsValidUtf8(stop));
   Check(!params.max_tokens || *params.max_tokens >= 1);
@@ -80,13 +83,23 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     CheckParams(chat.params);
     CheckConversation(chat.input);
   }
+  for (const auto parse : {ParseResponsesRequest, ParseMessagesRequest}) {
+    ChatRequest translated;
+    if (auto error = parse(body, &translated)) {
+      CheckError(*error);
+    } else {
+      CheckParams(translated.params);
+      CheckConversation(translated.input);
+    }
+  }
   CompletionRequest completion;
   if (auto error = ParseCompletionRequest(body, &completion)) {
     CheckError(*error);
   } else {
     CheckParams(completion.params);
     Check(!completion.prompts.empty());
-    Check(completion.prompts.size() * static_cast<size_t>(completion.params.n) <= kMaxChoices);
+    const int32_t each = std::max(completion.params.n, completion.params.best_of);
+    Check(completion.prompts.size() * static_cast<size_t>(each) <= kMaxChoices);
     for (const Prompt& prompt : completion.prompts) {
       Check(!prompt.is_ids || !prompt.ids.empty());
       auto error_of_ids = CheckIds(prompt.ids, "prompt", 100);
