@@ -217,8 +217,8 @@ def test_wrong_types_are_named(client):
         chat(client, temperature="0.7")
     assert caught.value.param == "temperature"
     with pytest.raises(openai.BadRequestError) as caught:
-        chat(client, response_format={"type": "json_object"})
-    assert caught.value.param == "response_format"
+        chat(client, response_format={"type": "poem"})
+    assert caught.value.param == "response_format.type"
 
 
 def test_async_client_with_many_requests(tiny):
