@@ -353,7 +353,7 @@ absl::StatusOr<std::vector<float>> Engine::Embed(EngineModel& model,
   rows.logit_rows = {static_cast<int32_t>(tokens.size()) - 1};
   ops::Matrix pooled;
   StepResult step;
-  RETURN_IF_ERROR(Forward(model, rows, {}, nullptr, &pooled, &step));
+  RETURN_IF_ERROR(Forward(model, rows, {}, nullptr, &pooled, nullptr, &step));
   const std::span<const float> vector(pooled.row(0), static_cast<size_t>(pooled.cols));
   if (!AllFinite(vector)) {
     return absl::InternalError(
