@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <boost/json.hpp>
+#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -54,6 +55,13 @@ struct DoctorCommand {
 };
 
 // A line of a file of /proc or /sys; empty if it cannot be read.
+// The number that `text` begins with; 0 if it begins with none.
+int64_t NumberIn(const std::string& text) {
+  int64_t number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
 std::string FirstLine(const std::string& path) {
   std::ifstream in(path);
   std::string line;
@@ -101,7 +109,7 @@ void LookAtMemory(const Clock& clock, std::vector<Finding>* out) {
                                  : Verdict::kGood,
                   never ? "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled" : ""});
   const std::string reserve = FirstLine("/proc/sys/vm/min_free_kbytes");
-  const long kbytes = std::atol(reserve.c_str());
+  const int64_t kbytes = NumberIn(reserve);
   const bool low = !reserve.empty() && kbytes < 65'536;
   out->push_back({"vm.min_free_kbytes", reserve.empty() ? "not known" : reserve,
                   low ? Verdict::kNote : Verdict::kGood,
@@ -109,7 +117,7 @@ void LookAtMemory(const Clock& clock, std::vector<Finding>* out) {
                         "looks for free pages"
                       : ""});
   const std::string swappiness = FirstLine("/proc/sys/vm/swappiness");
-  const bool swaps = std::atol(swappiness.c_str()) > 10 && FirstLine("/proc/swaps").size() > 0 &&
+  const bool swaps = NumberIn(swappiness) > 10 && FirstLine("/proc/swaps").size() > 0 &&
                      std::ifstream("/proc/swaps").ignore(1 << 16, '\n').peek() != EOF;
   out->push_back(
       {"vm.swappiness", swappiness.empty() ? "not known" : swappiness,

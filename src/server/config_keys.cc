@@ -545,17 +545,6 @@ const ModelConfigKey kModelKeys[] = {
      [](InModel m) { return fmt::format("{}", m.rollback_errors); }},
 };
 
-template <typename Target>
-std::string TableMarkdown(std::span<const ConfigKeyOf<Target>> keys) {
-  std::string out = "| key | value | default | meaning |\n|---|---|---|---|\n";
-  for (const ConfigKeyOf<Target>& key : keys) {
-    out += fmt::format("| `{}` | {} | {} | {} |\n", key.name, key.kind,
-                       key.default_text.empty() ? "" : fmt::format("`{}`", key.default_text),
-                       key.help);
-  }
-  return out;
-}
-
 }  // namespace
 
 std::span<const ConfigKey> ConfigKeys() { return kKeys; }
@@ -605,8 +594,5 @@ std::string DefaultDataFolder() {
   }
   return "/var/lib/terrace";
 }
-
-std::string ConfigTableMarkdown() { return TableMarkdown(ConfigKeys()); }
-std::string ModelConfigTableMarkdown() { return TableMarkdown(ModelConfigKeys()); }
 
 }  // namespace terrace::server

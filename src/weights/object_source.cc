@@ -319,8 +319,8 @@ absl::StatusOr<std::unique_ptr<format::ByteSource>> OpenObject(const ObjectPlace
   if (error) return ErrnoStatus(error.value(), fmt::format("creating '{}'", options.folder));
   absl::StatusOr<storage::ObjectInfo> info =
       place.store->Stat(place.key, {.timeout_us = kStatTimeoutUs});
-  if (absl::IsUnavailable(info.status())) {
-    // Once more: a store's first answer after a pause is often the one that is lost.
+  // Twice more: a store's first answers after a pause are often those that are lost.
+  for (int again = 0; again < 2 && absl::IsUnavailable(info.status()); ++again) {
     info = place.store->Stat(place.key, {.timeout_us = kStatTimeoutUs});
   }
   if (absl::IsUnavailable(info.status())) {

@@ -10,8 +10,8 @@ import time
 
 
 class ObjectServer:
-    """`objects`: path to bytes. `fault`: called with (path, first byte; None for a HEAD), returns None,
-    a status to refuse with, or one of "reset", "short", "wrong", "stall"."""
+    """`objects`: path to bytes. `fault`: called with (path, first byte; None for a HEAD), returns
+    None, a status to refuse with, or one of "reset", "short", "wrong", "stall"."""
 
     def __init__(self):
         self.objects = {}

