@@ -71,6 +71,7 @@ class Engine {
  private:
   struct Rows;
   // `arriving`: entries' KV that is waited for layer by layer. Adds waits to `result`.
+  // `logits` can be read and changed on the host until the next call.
   absl::Status Forward(EngineModel& model, const Rows& rows,
                        std::span<const kv::Sequence* const> arriving,
                        const tier::CancelFlag* cancel, ops::Matrix* logits, StepResult* result);
@@ -81,6 +82,7 @@ class Engine {
   tier::TierManager* manager_;
   const Clock* clock_;
   tier::DeviceBuffer workspace_;
+  std::vector<float> host_logits_;  // where the host can't reach those in the workspace
   std::atomic<uint64_t> workspace_bytes_{0};
 };
 

@@ -1,5 +1,7 @@
 #include "ops/check.h"
 
+#include <algorithm>
+
 #include "base/status.h"
 #include "fmt/format.h"
 
@@ -168,6 +170,29 @@ absl::Status CheckGather(const Matrix& x, std::span<const int32_t> rows, const M
     if (row < 0 || row >= x.rows) {
       return Refuse("GatherRows", fmt::format("row {} of {}", row, x.rows));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAddScaledRows(const Matrix& x, std::span<const int32_t> rows,
+                                std::span<const float> shares, const Matrix& out) {
+  RETURN_IF_ERROR(CheckMatrix("AddScaledRows", "input", x));
+  RETURN_IF_ERROR(CheckMatrix("AddScaledRows", "output", out));
+  const bool fit = std::all_of(rows.begin(), rows.end(),
+                               [&](int32_t row) { return row >= 0 && row < out.rows; });
+  if (!fit || rows.size() != shares.size() || x.rows < static_cast<int64_t>(rows.size()) ||
+      x.cols != out.cols) {
+    return Refuse("AddScaledRows",
+                  fmt::format("{} rows and {} shares of [{}, {}] to [{}, {}]", rows.size(),
+                              shares.size(), x.rows, x.cols, out.rows, out.cols));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRead(const Matrix& x, std::span<const float> out) {
+  RETURN_IF_ERROR(CheckMatrix("Read", "input", x));
+  if (out.size() != static_cast<size_t>(x.rows) * static_cast<size_t>(x.cols)) {
+    return Refuse("Read", fmt::format("[{}, {}] into {}", x.rows, x.cols, out.size()));
   }
   return absl::OkStatus();
 }

@@ -270,17 +270,25 @@ const ConfigKey kKeys[] = {
      [](string_view t, Config* c) { return SetTextOr("none", t, &c->kv.remote_password_file); },
      [](In c) { return TextOr("none", c.kv.remote_password_file); }},
 
-    {"device.kind", "cpu or sim", "cpu",
+    {"device.kind", "cpu, sim or opencl", "cpu",
      "cpu: compute in host memory. sim: the same with a memory of its own behind a link of set "
-     "speed, "
-     "a stand-in for an accelerator.",
+     "speed, a stand-in for an accelerator. opencl: a chip with a memory of its own, through the "
+     "OpenCL driver that the machine has (docs/DEVICES.md).",
      [](string_view t, Config* c) {
        std::string kind;
-       Status status = SetChoice(t, {"cpu", "sim"}, &kind);
-       if (status.ok()) c->device.kind = kind == "sim" ? DeviceKind::kSim : DeviceKind::kCpu;
+       Status status = SetChoice(t, {"cpu", "sim", "opencl"}, &kind);
+       if (status.ok()) {
+         c->device.kind = kind == "sim"      ? DeviceKind::kSim
+                          : kind == "opencl" ? DeviceKind::kOpenCl
+                                             : DeviceKind::kCpu;
+       }
        return status;
      },
-     [](In c) { return std::string(c.device.kind == DeviceKind::kSim ? "sim" : "cpu"); }},
+     [](In c) {
+       return std::string(c.device.kind == DeviceKind::kSim      ? "sim"
+                          : c.device.kind == DeviceKind::kOpenCl ? "opencl"
+                                                                 : "cpu");
+     }},
     {"device.variant", "name or auto", "auto",
      "Kernels to use, by a name that `terrace debug variants` lists. auto: the fastest that this "
      "processor runs.",
@@ -306,6 +314,21 @@ const ConfigKey kKeys[] = {
     {"device.sim.link_latency", "duration", "10us", "Time that each copy takes beside its bytes.",
      [](string_view t, Config* c) { return SetDuration(t, &c->device.sim_link_latency_us); },
      [](In c) { return FormatDurationUs(c.device.sim_link_latency_us); }},
+
+    {"device.opencl.device", "number, name or auto", "auto",
+     "Which OpenCL device: its number, or a part of its or its platform's name. auto: the first "
+     "that is not a CPU, else the first.",
+     [](string_view t, Config* c) { return SetTextOr("auto", t, &c->device.opencl_device); },
+     [](In c) { return TextOr("auto", c.device.opencl_device); }},
+    {"device.opencl.memory", "size or auto", "auto",
+     "Memory to take on the OpenCL device. auto: what it says it has; of a CPU, half of that.",
+     [](string_view t, Config* c) {
+       c->device.opencl_memory_bytes = 0;
+       return t == "auto" ? absl::OkStatus() : SetBytes(t, kMiB, &c->device.opencl_memory_bytes);
+     },
+     [](In c) {
+       return c.device.opencl_memory_bytes ? BytesText(c.device.opencl_memory_bytes) : "auto";
+     }},
 
     {"log.level", "debug, info, warning, error or off", "info", "Lines below it are not written.",
      [](string_view t, Config* c) {

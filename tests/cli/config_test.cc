@@ -77,6 +77,8 @@ TEST(ConfigKeysTest, EachKeySetsItsOwnFieldOnly) {
       {"device.sim.memory", "1GiB"},
       {"device.sim.link_bandwidth", "1GiB/s"},
       {"device.sim.link_latency", "1ms"},
+      {"device.opencl.device", "1"},
+      {"device.opencl.memory", "2GiB"},
       {"log.level", "debug"},
       {"log.format", "json"},
       {"log.file", "/log"},

@@ -1,17 +1,21 @@
 // One suite for every device: whatever a chip's folder does inside, it must behave like this.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "absl/synchronization/notification.h"
 #include "base/clock.h"
+#include "base/random.h"
 #include "device/cpu/cpu_device.h"
 #include "device/device.h"
+#include "device/opencl/opencl_device.h"
 #include "device/sim/sim_device.h"
 #include "os/mapping.h"
 
@@ -167,31 +171,194 @@ TEST_P(DeviceConformanceTest, ACallbackMayAskForMore) {
 }
 
 TEST_P(DeviceConformanceTest, AFailedKernelStopsTheStreamUntilCleared) {
-  KernelSource bad{"bad", [](std::span<void* const>) { return absl::InternalError("boom"); }, ""};
+  KernelSource bad{"bad",
+                   [](std::span<const KernelArgument>) { return absl::InternalError("boom"); }, ""};
   int runs = 0;
   KernelSource good{"good",
-                    [](std::span<void* const> arguments) {
-                      ++*static_cast<int*>(arguments[0]);
+                    [](std::span<const KernelArgument> arguments) {
+                      ++*reinterpret_cast<int*>(arguments[0].memory);
                       return absl::OkStatus();
                     },
                     ""};
   auto bad_kernel = device_->CreateKernel(bad);
   if (absl::IsUnimplemented(bad_kernel.status())) GTEST_SKIP() << "no host kernels here";
   auto good_kernel = device_->CreateKernel(good).value();
-  void* arguments[] = {&runs};
+  const KernelArgument arguments[] = {KernelArgument::Memory(&runs)};
   auto stream = device_->CreateStream().value();
   absl::Status seen;
-  ASSERT_TRUE(stream->Launch(*good_kernel, arguments).ok());
-  ASSERT_TRUE(stream->Launch(**bad_kernel, arguments).ok());
-  ASSERT_TRUE(stream->Launch(*good_kernel, arguments).ok());
+  ASSERT_TRUE(stream->Launch(*good_kernel, {}, arguments).ok());
+  ASSERT_TRUE(stream->Launch(**bad_kernel, {}, arguments).ok());
+  ASSERT_TRUE(stream->Launch(*good_kernel, {}, arguments).ok());
   ASSERT_TRUE(stream->HostCallback([&](absl::Status status) { seen = status; }).ok());
   EXPECT_EQ(stream->Synchronize().code(), absl::StatusCode::kInternal);
   EXPECT_EQ(seen.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(runs, 1);
   stream->ClearError();
-  ASSERT_TRUE(stream->Launch(*good_kernel, arguments).ok());
+  ASSERT_TRUE(stream->Launch(*good_kernel, {}, arguments).ok());
   EXPECT_TRUE(stream->Synchronize().ok());
   EXPECT_EQ(runs, 2);
+}
+
+// y[i] = a x[i] + table[i]'s pointee, over work-groups of 32: every kind of argument.
+TEST_P(DeviceConformanceTest, ASourceKernelComputesOnTheDevice) {
+  KernelSource source{"axpy", nullptr, R"(
+KERNEL(axpy)(MEM(x), MEM(y), MEM(table), SPACE, float a, int n) {
+  const int i = GROUP(0) * ITEMS(0) + ITEM(0);
+  if (i < n) {
+    GLOBAL float* z = (GLOBAL float*)RESOLVE(PTR(ulong, table)[i]);
+    PTR(float, y)[i] = a * PTR(float, x)[i] + z[0] + PLUS;
+  }
+})",
+                      "PLUS=0.5f"};
+  auto kernel = device_->CreateKernel(source);
+  if (absl::IsUnimplemented(kernel.status())) GTEST_SKIP() << "no run-time compiler here";
+  ASSERT_TRUE(kernel.ok()) << kernel.status();
+  constexpr int kCount = 1000;
+  std::vector<float> x(kCount), z(kCount), y(kCount);
+  std::vector<uint64_t> table(kCount);
+  // Three allocations, so that addresses of the table lie in different buffers where there are
+  // some.
+  std::byte* first = device_->Allocate(40 << 20).value();
+  std::byte* second = device_->Allocate(16 << 20).value();
+  std::byte* tables = device_->Allocate(1 << 20).value();
+  for (int i = 0; i < kCount; ++i) {
+    const auto at = static_cast<size_t>(i);
+    x[at] = static_cast<float>(i);
+    z[at] = static_cast<float>(i % 7);
+    table[at] = device_->KernelAddress(second + 4 * at);
+  }
+  const uint64_t bytes = kCount * sizeof(float);
+  auto stream = device_->CreateStream().value();
+  const auto up = [&](std::byte* to, const void* from, uint64_t n) {
+    return stream->CopyAsync(CopyDirection::kHostToDevice, to, static_cast<const std::byte*>(from),
+                             n);
+  };
+  std::byte* out = first + (1 << 20) + 4096 * 3 + 64;  // inside an allocation
+  ASSERT_TRUE(up(first, x.data(), bytes).ok());
+  ASSERT_TRUE(up(second, z.data(), bytes).ok());
+  ASSERT_TRUE(up(tables, table.data(), kCount * sizeof(uint64_t)).ok());
+  const KernelArgument arguments[] = {
+      KernelArgument::Memory(first), KernelArgument::Memory(out), KernelArgument::Memory(tables),
+      KernelArgument::Space(),       KernelArgument::Value(2.0f), KernelArgument::Value(kCount)};
+  ASSERT_TRUE(stream->Launch(**kernel, {{32, 1, 1}, {32, 1, 1}}, arguments).ok());
+  ASSERT_TRUE(stream
+                  ->CopyAsync(CopyDirection::kDeviceToHost, reinterpret_cast<std::byte*>(y.data()),
+                              out, bytes)
+                  .ok());
+  ASSERT_TRUE(stream->Synchronize().ok());
+  for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(y[i], 2 * x[i] + z[i] + 0.5f) << i;
+
+  // What cannot run is refused or stops the stream until its error is cleared.
+  EXPECT_FALSE(stream->Launch(**kernel, {{1, 1, 1}, {0, 1, 1}}, arguments).ok());
+  EXPECT_FALSE(stream->Launch(**kernel, {{1, 1, 1}, {1u << 31, 1, 1}}, arguments).ok());
+  KernelArgument outside[6];
+  std::copy(std::begin(arguments), std::end(arguments), outside);
+  outside[0] = KernelArgument::Memory(x.data());
+  EXPECT_FALSE(stream->Launch(**kernel, {{32, 1, 1}, {32, 1, 1}}, outside).ok());
+  ASSERT_TRUE(stream->Launch(**kernel, {{1, 1, 1}, {1, 1, 1}}, std::span(arguments, 2)).ok());
+  EXPECT_FALSE(stream->Synchronize().ok()) << "arguments are missing";
+  stream->ClearError();
+  EXPECT_TRUE(stream->Synchronize().ok());
+  source.source = "KERNEL(axpy)(int n) { this is no kernel }";
+  EXPECT_EQ(device_->CreateKernel(source).status().code(), absl::StatusCode::kInvalidArgument);
+  source.source = "KERNEL(other)(int n) {}";
+  EXPECT_EQ(device_->CreateKernel(source).status().code(), absl::StatusCode::kInvalidArgument);
+  for (std::byte* data : {first, second, tables}) device_->Free(data, 1);
+  EXPECT_EQ(device_->GetMemoryInfo().allocated_bytes, 0u);
+}
+
+// Allocations, copies of every direction at every offset and frees, against a model in host memory.
+TEST_P(DeviceConformanceTest, RandomOperationsLeaveWhatAModelSays) {
+  constexpr uint64_t kSeed = 20261130;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  Random random(kSeed);
+  struct Range {
+    std::byte* data;
+    std::vector<std::byte> model;
+  };
+  std::vector<Range> ranges;
+  std::unique_ptr<Stream> streams[2] = {device_->CreateStream().value(),
+                                        device_->CreateStream().value()};
+  auto event = device_->CreateEvent().value();
+  // What copies read or write in host memory stays until they have run.
+  std::vector<std::vector<std::byte>> held;
+  std::vector<std::pair<std::vector<std::byte>*, std::vector<std::byte>>> expected;
+  std::vector<std::unique_ptr<std::vector<std::byte>>> arrived;
+  size_t on = 0;
+  const auto settle = [&] {
+    for (auto& stream : streams) ASSERT_TRUE(stream->Synchronize().ok());
+    for (const auto& [got, want] : expected) ASSERT_EQ(*got, want);
+    held.clear();
+    expected.clear();
+    arrived.clear();
+  };
+  for (int step = 0; step < 10'000; ++step) {
+    const uint64_t choice = random.Below(100);
+    if (ranges.empty() || (choice < 4 && ranges.size() < 40)) {
+      const uint64_t bytes = 1 + random.Below(200'000);
+      auto data = device_->Allocate(bytes);
+      ASSERT_TRUE(data.ok()) << data.status();
+      held.push_back(Pattern(bytes, static_cast<int>(random.Below(1000))));
+      ranges.push_back({*data, held.back()});
+      ASSERT_TRUE(streams[on]
+                      ->CopyAsync(CopyDirection::kHostToDevice, *data, held.back().data(), bytes)
+                      .ok());
+      continue;
+    }
+    Range& range = ranges[random.Below(ranges.size())];
+    const uint64_t offset = random.Below(range.model.size());
+    const uint64_t bytes = std::min<uint64_t>(1 + random.Below(3000), range.model.size() - offset);
+    if (choice < 7) {
+      settle();
+      device_->Free(range.data, range.model.size());
+      std::swap(range, ranges.back());
+      ranges.pop_back();
+    } else if (choice < 10) {  // go on on the other stream, after this one
+      ASSERT_TRUE(streams[on]->Record(event.get()).ok());
+      on = 1 - on;
+      ASSERT_TRUE(streams[on]->Wait(*event).ok());
+    } else if (choice < 40) {
+      held.push_back(Pattern(bytes, step));
+      std::copy(held.back().begin(), held.back().end(),
+                range.model.begin() + static_cast<ptrdiff_t>(offset));
+      ASSERT_TRUE(streams[on]
+                      ->CopyAsync(CopyDirection::kHostToDevice, range.data + offset,
+                                  held.back().data(), bytes)
+                      .ok());
+    } else if (choice < 70) {
+      arrived.push_back(std::make_unique<std::vector<std::byte>>(bytes));
+      const auto from = range.model.begin() + static_cast<ptrdiff_t>(offset);
+      expected.emplace_back(arrived.back().get(),
+                            std::vector<std::byte>(from, from + static_cast<ptrdiff_t>(bytes)));
+      ASSERT_TRUE(streams[on]
+                      ->CopyAsync(CopyDirection::kDeviceToHost, arrived.back()->data(),
+                                  range.data + offset, bytes)
+                      .ok());
+    } else {
+      Range& other = ranges[random.Below(ranges.size())];
+      if (&other == &range) continue;  // copies on the device do not overlap
+      const uint64_t most = std::min<uint64_t>(bytes, other.model.size());
+      const uint64_t to = random.Below(other.model.size() - most + 1);
+      std::copy_n(range.model.begin() + static_cast<ptrdiff_t>(offset), most,
+                  other.model.begin() + static_cast<ptrdiff_t>(to));
+      ASSERT_TRUE(streams[on]
+                      ->CopyAsync(CopyDirection::kDeviceToDevice, other.data + to,
+                                  range.data + offset, most)
+                      .ok());
+    }
+    if (step % 500 == 499) settle();
+  }
+  settle();
+  for (Range& range : ranges) {
+    std::vector<std::byte> back(range.model.size());
+    ASSERT_TRUE(streams[0]
+                    ->CopyAsync(CopyDirection::kDeviceToHost, back.data(), range.data, back.size())
+                    .ok());
+    ASSERT_TRUE(streams[0]->Synchronize().ok());
+    ASSERT_EQ(back, range.model);
+    device_->Free(range.data, range.model.size());
+  }
+  EXPECT_EQ(device_->GetMemoryInfo().allocated_bytes, 0u);
 }
 
 TEST_P(DeviceConformanceTest, BadRequestsAreRefused) {
@@ -217,22 +384,33 @@ TEST_P(DeviceConformanceTest, DestroyingAStreamWaits) {
   EXPECT_EQ(ran, 50);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, DeviceConformanceTest,
-                         testing::Values(Subject{"cpu",
-                                                 [](uint64_t bytes, const Clock*) {
-                                                   CpuDeviceOptions options;
-                                                   options.memory_bytes = bytes;
-                                                   return CreateCpuDevice(options);
-                                                 }},
-                                         Subject{"sim",
-                                                 [](uint64_t bytes,
-                                                    const Clock* clock) -> std::unique_ptr<Device> {
-                                                   SimDeviceOptions options;
-                                                   options.memory_bytes = bytes;
-                                                   options.to_device = {4e9, 20};
-                                                   options.to_host = {4e9, 20};
-                                                   return CreateSimDevice(options, clock).value();
-                                                 }}),
+std::vector<Subject> Subjects() {
+  std::vector<Subject> subjects = {
+      Subject{"cpu",
+              [](uint64_t bytes, const Clock*) {
+                CpuDeviceOptions options;
+                options.memory_bytes = bytes;
+                return CreateCpuDevice(options);
+              }},
+      Subject{"sim", [](uint64_t bytes, const Clock* clock) -> std::unique_ptr<Device> {
+                SimDeviceOptions options;
+                options.memory_bytes = bytes;
+                options.to_device = {4e9, 20};
+                options.to_host = {4e9, 20};
+                return CreateSimDevice(options, clock).value();
+              }}};
+  // `./dev setup` installs one that computes on the CPU; without any, the others are still tested.
+  const absl::StatusOr<std::vector<OpenClDeviceName>> found = ListOpenClDevices();
+  if (!found.ok() || found->empty()) return subjects;
+  subjects.push_back({"opencl", [](uint64_t bytes, const Clock*) {
+                        OpenClOptions options;
+                        options.memory_bytes = bytes;
+                        return CreateOpenClDevice(options).value();
+                      }});
+  return subjects;
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceConformanceTest, testing::ValuesIn(Subjects()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
