@@ -17,23 +17,31 @@
 namespace terrace::ops {
 namespace {
 
-device::Device* SharedDevice() {
-  static const std::unique_ptr<device::Device> device = [] {
-    device::OpenClOptions options;
-    options.memory_bytes = uint64_t{256} << 20;
-    // Small, so that addresses lie in different buffers.
-    options.buffer_bytes = uint64_t{64} << 20;
-    auto made = device::CreateOpenClDevice(options);
-    EXPECT_TRUE(made.ok()) << made.status();
-    return made.ok() ? *std::move(made) : nullptr;
-  }();
+std::unique_ptr<device::Device> MakeDevice(bool scalar) {
+  device::OpenClOptions options;
+  options.memory_bytes = uint64_t{256} << 20;
+  // Small, so that addresses lie in different buffers.
+  options.buffer_bytes = uint64_t{64} << 20;
+  options.scalar_items = scalar;
+  auto made = device::CreateOpenClDevice(options);
+  EXPECT_TRUE(made.ok()) << made.status();
+  return made.ok() ? *std::move(made) : nullptr;
+}
+
+device::Device* SharedDevice(bool scalar) {
+  if (scalar) {
+    static const std::unique_ptr<device::Device> device = MakeDevice(true);
+    return device.get();
+  }
+  static const std::unique_ptr<device::Device> device = MakeDevice(false);
   return device.get();
 }
 
 // The operands of one call: ranges of host memory, each with its place on the device.
 class Staging {
  public:
-  Staging() : device_(SharedDevice()), stream_(device_->CreateStream().value()) {}
+  explicit Staging(device::Device* device)
+      : device_(device), stream_(device_->CreateStream().value()) {}
   ~Staging() {
     for (auto& [host, range] : ranges_) device_->Free(range.device, range.bytes);
   }
@@ -149,7 +157,8 @@ class Staging {
 
 class StagedBackend final : public Backend {
  public:
-  explicit StagedBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
+  StagedBackend(device::Device* device, std::unique_ptr<Backend> inner)
+      : device_(device), inner_(std::move(inner)) {}
 
   std::string_view name() const override { return inner_->name(); }
   Layout PreferredLayout(DType dtype, int32_t rows, int32_t cols) const override {
@@ -164,19 +173,19 @@ class StagedBackend final : public Backend {
   }
   absl::Status EmbedRows(const Weight& table, std::span<const int32_t> ids, float scale,
                          Matrix out) override {
-    Staging s;
+    Staging s(device_);
     return s.Finish(inner_->EmbedRows(s.In(table), ids, scale, s.InOut(out)), *inner_);
   }
   absl::Status RmsNorm(Matrix x, Vector weight, float eps, Matrix out) override {
-    Staging s;
+    Staging s(device_);
     return s.Finish(inner_->RmsNorm(s.In(x), s.In(weight), eps, s.InOut(out)), *inner_);
   }
   absl::Status RmsNormHeads(Matrix x, int32_t heads, Vector weight, float eps) override {
-    Staging s;
+    Staging s(device_);
     return s.Finish(inner_->RmsNormHeads(s.InOut(x), heads, s.In(weight), eps), *inner_);
   }
   absl::Status MatMul(Matrix x, std::span<const MatMulTarget> targets) override {
-    Staging s;
+    Staging s(device_);
     const Matrix input = s.In(x);
     std::vector<MatMulTarget> staged(targets.begin(), targets.end());
     for (MatMulTarget& target : staged) {
@@ -188,18 +197,18 @@ class StagedBackend final : public Backend {
   }
   absl::Status Rope(Matrix x, int32_t heads, int32_t head_dim, const BatchRows& batch,
                     const RopeParams& params) override {
-    Staging s;
+    Staging s(device_);
     return s.Finish(inner_->Rope(s.InOut(x), heads, head_dim, batch, params), *inner_);
   }
   absl::Status StoreKv(Matrix k, Matrix v, int32_t layer, const KvGeometry& geometry,
                        const BatchRows& batch) override {
-    Staging s;
+    Staging s(device_);
     const BatchRows staged = s.In(batch, geometry, true);
     return s.Finish(inner_->StoreKv(s.In(k), s.In(v), layer, geometry, staged), *inner_);
   }
   absl::Status Attention(Matrix q, const AttentionParams& params, const KvGeometry& geometry,
                          const BatchRows& batch, Matrix out) override {
-    Staging s;
+    Staging s(device_);
     AttentionParams with_sinks = params;
     with_sinks.sinks = s.In(params.sinks);
     const BatchRows staged = s.In(batch, geometry, false);
@@ -207,16 +216,16 @@ class StagedBackend final : public Backend {
                     *inner_);
   }
   absl::Status Glu(Activation activation, Matrix gate, Matrix up, Matrix out) override {
-    Staging s;
+    Staging s(device_);
     return s.Finish(inner_->Glu(activation, s.In(gate), s.In(up), s.InOut(out)), *inner_);
   }
   absl::Status GluClamped(const GluClamp& clamp, Matrix gate, Matrix up, Matrix out) override {
-    Staging s;
+    Staging s(device_);
     return s.Finish(inner_->GluClamped(clamp, s.In(gate), s.In(up), s.InOut(out)), *inner_);
   }
   absl::Status ExpertFfn(Matrix x, const ExpertRouting& routing, const ExpertWeights& weights,
                          const ExpertScratch& scratch, Matrix out) override {
-    Staging s;
+    Staging s(device_);
     ExpertWeights w = weights;
     for (WeightStack* stack : {&w.gate, &w.up, &w.down}) {
       stack->first.data =
@@ -228,24 +237,25 @@ class StagedBackend final : public Backend {
     return s.Finish(inner_->ExpertFfn(s.In(x), routing, w, room, s.InOut(out)), *inner_);
   }
   absl::Status Add(Matrix x, Matrix y) override {
-    Staging s;
+    Staging s(device_);
     return s.Finish(inner_->Add(s.InOut(x), s.In(y)), *inner_);
   }
   absl::Status Scale(Matrix x, float scale) override {
-    Staging s;
+    Staging s(device_);
     return s.Finish(inner_->Scale(s.InOut(x), scale), *inner_);
   }
   absl::Status Softcap(Matrix x, float cap) override {
-    Staging s;
+    Staging s(device_);
     return s.Finish(inner_->Softcap(s.InOut(x), cap), *inner_);
   }
   absl::Status GatherRows(Matrix x, std::span<const int32_t> rows, Matrix out) override {
-    Staging s;
+    Staging s(device_);
     return s.Finish(inner_->GatherRows(s.In(x), rows, s.InOut(out)), *inner_);
   }
   absl::Status Synchronize() override { return inner_->Synchronize(); }
 
  private:
+  device::Device* const device_;
   std::unique_ptr<Backend> inner_;
 };
 
@@ -256,11 +266,11 @@ bool HaveKernelDevice() {
   return found.ok() && !found->empty();
 }
 
-std::unique_ptr<Backend> CreateStagedBackend() {
-  auto inner = CreateKernelBackend(SharedDevice());
+std::unique_ptr<Backend> CreateStagedBackend(bool scalar) {
+  auto inner = CreateKernelBackend(SharedDevice(scalar));
   EXPECT_TRUE(inner.ok()) << inner.status();
   if (!inner.ok()) return nullptr;
-  return std::make_unique<StagedBackend>(*std::move(inner));
+  return std::make_unique<StagedBackend>(SharedDevice(scalar), *std::move(inner));
 }
 
 }  // namespace terrace::ops

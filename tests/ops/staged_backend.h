@@ -13,9 +13,9 @@ namespace terrace::ops {
 // Whether this machine has a device that compiles kernels.
 bool HaveKernelDevice();
 
-// On one device for the whole program, so that kernels are compiled once. REQUIRES:
-// HaveKernelDevice().
-std::unique_ptr<Backend> CreateStagedBackend();
+// On one device for the whole program, so that kernels are compiled once. `scalar`: the kernels for
+// chips whose work-items are lanes, as GPUs run them. REQUIRES: HaveKernelDevice().
+std::unique_ptr<Backend> CreateStagedBackend(bool scalar);
 
 }  // namespace terrace::ops
 

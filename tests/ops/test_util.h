@@ -104,12 +104,12 @@ inline std::vector<std::string> SupportedVariants() {
   for (const CpuVariant& v : CpuVariants()) {
     if (v.supported) names.push_back(v.name);
   }
-  if (HaveKernelDevice()) names.push_back("kernels");
+  if (HaveKernelDevice()) names.insert(names.end(), {"kernels", "scalar"});
   return names;
 }
 
 inline std::unique_ptr<Backend> MustCreate(const std::string& variant, ThreadTeam* team) {
-  if (variant == "kernels") return CreateStagedBackend();
+  if (variant == "kernels" || variant == "scalar") return CreateStagedBackend(variant == "scalar");
   auto backend = CreateCpuBackend(variant, team);
   EXPECT_TRUE(backend.ok()) << backend.status();
   return backend.ok() ? std::move(backend).value() : nullptr;

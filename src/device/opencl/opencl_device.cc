@@ -127,7 +127,7 @@ class OpenClDevice final : public Device {
     info_.description = fmt::format("{} ({})", found.name.device, found.name.platform);
     info_.alignment = cl::kAlignment;
     info_.granularity = cl::kAlignment;
-    info_.vector_items = found.name.cpu;
+    info_.vector_items = found.name.cpu && !options_.scalar_items;
     info_.max_group_items = static_cast<uint32_t>(
         std::min<uint64_t>(DeviceNumber<size_t>(api_, id_, cl::kDeviceMaxWorkGroupSize), 1 << 20));
     RETURN_IF_ERROR(TakeMemory(found.name));
@@ -135,7 +135,7 @@ class OpenClDevice final : public Device {
         fmt::format("{}\n{}\n{}\n{}", found.name.platform, found.name.device, found.name.version,
                     DeviceText(api_, id_, cl::kDriverVersion));
     programs_ = std::make_unique<cl::Programs>(&api_, context_, id_, identity,
-                                               options_.cache_folder, found.name.cpu);
+                                               options_.cache_folder, info_.vector_items);
     return absl::OkStatus();
   }
 

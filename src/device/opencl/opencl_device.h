@@ -25,6 +25,8 @@ struct OpenClOptions {
   std::string cache_folder;
   // At most this much in one buffer; 0: what the device allows (tests make several of little).
   uint64_t buffer_bytes = 0;
+  // Even on a CPU the kernels for chips whose work-items are lanes (tests of what GPUs run).
+  bool scalar_items = false;
 };
 
 struct OpenClDeviceName {

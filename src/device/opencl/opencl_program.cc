@@ -24,9 +24,10 @@ namespace {
 // a buffer and an offset; addresses read from tables are a buffer's number and an offset.
 constexpr std::string_view kPrelude = R"cl(
 #define KERNEL(name) __kernel void name
-#define GROUP_SIZE(x, y) __attribute__((reqd_work_group_size(x, y, 1)))
 #define GLOBAL __global
 #define LOCAL __local
+#define SHARED __local
+#define schar char
 #define CONSTANT __constant
 #define FUNCTION static inline
 #define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)

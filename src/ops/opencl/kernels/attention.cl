@@ -19,7 +19,7 @@ FUNCTION float read_kv(GLOBAL const uchar *tile, int dim, int at, int token) {
   return LOAD_HALF(tile + 2 * at);
 #elif KV_KIND == 1
   GLOBAL const float *scales = (GLOBAL const float *)(tile + dim * BLOCK_TOKENS);
-  return scales[token] * (float)((GLOBAL const char *)tile)[at];
+  return scales[token] * (float)((GLOBAL const schar *)tile)[at];
 #else
   return ((GLOBAL const float *)tile)[at];
 #endif
@@ -41,7 +41,7 @@ FUNCTION void store_vector(GLOBAL const float *x, int dim, GLOBAL uchar *tile, i
 #if KV_KIND == 0
     STORE_HALF(x[d], tile + 2 * at);
 #elif KV_KIND == 1
-    ((GLOBAL char *)tile)[at] = (char)(int)ROUND_EVEN(x[d] * inverse);
+    ((GLOBAL schar *)tile)[at] = (schar)(int)ROUND_EVEN(x[d] * inverse);
 #else
     ((GLOBAL float *)tile)[at] = x[d];
 #endif
@@ -81,7 +81,7 @@ FUNCTION float16 read_keys(GLOBAL const uchar *tile, int d) {
 #if KV_KIND == 0
   return vload_half16(d, (GLOBAL const half *)tile);
 #elif KV_KIND == 1
-  return convert_float16(vload16(d, (GLOBAL const char *)tile));
+  return convert_float16(vload16(d, (GLOBAL const schar *)tile));
 #else
   return vload16(d, (GLOBAL const float *)tile);
 #endif
@@ -91,7 +91,7 @@ FUNCTION float16 read_values(GLOBAL const uchar *tile, int at, float token_scale
 #if KV_KIND == 0
   return vload_half16(0, (GLOBAL const half *)(tile + 2 * at));
 #elif KV_KIND == 1
-  return convert_float16(vload16(0, (GLOBAL const char *)tile + at)) * token_scale;
+  return convert_float16(vload16(0, (GLOBAL const schar *)tile + at)) * token_scale;
 #else
   return vload16(0, (GLOBAL const float *)tile + at);
 #endif
@@ -189,9 +189,9 @@ KERNEL(attention)(ATTENTION_PARAMETERS) {
 #define DIMS_AN_ITEM ((VALUE_DIM + KEYS - 1) / KEYS)
 
 KERNEL(attention)(ATTENTION_PARAMETERS) {
-  LOCAL float query[KEY_DIM];
-  LOCAL float weights[KEYS];
-  LOCAL float scratch[KEYS];
+  SHARED float query[KEY_DIM];
+  SHARED float weights[KEYS];
+  SHARED float scratch[KEYS];
   const int item = ITEM(0);
   const int row = GROUP(0);
   const int head = GROUP(1);

@@ -22,7 +22,7 @@ FUNCTION float group_sum(LOCAL float *scratch, float value) {
 // One group a head of a row: out = x / sqrt(mean(x^2) + eps) * weight.
 KERNEL(rms_norm)(MEM(x), MEM(weight), MEM(out), int heads, int size, float eps, long x_stride,
                  long out_stride) {
-  LOCAL float scratch[ITEMS_A_GROUP];
+  SHARED float scratch[ITEMS_A_GROUP];
   const int row = GROUP(0) / heads;
   const int head = GROUP(0) % heads;
   GLOBAL const float *from = PTR(float, x) + row * x_stride + (long)head * size;

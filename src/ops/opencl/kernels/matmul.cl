@@ -18,7 +18,7 @@ typedef int16 lanes_i;
 #define LOAD_WORDS(p) vload16(0, (GLOBAL const uint *)(p))
 #define LOAD_HALVES(p) vload_half16(0, (GLOBAL const half *)(p))
 #define LOAD_UCHARS(p) convert_float16(vload16(0, (GLOBAL const uchar *)(p)))
-#define LOAD_CHARS(p) convert_float16(vload16(0, (GLOBAL const char *)(p)))
+#define LOAD_CHARS(p) convert_float16(vload16(0, (GLOBAL const schar *)(p)))
 #define LOAD_FLOATS(p) vload16(0, (GLOBAL const float *)(p))
 #define LOAD_UCHARS_U(p) convert_uint16(vload16(0, (GLOBAL const uchar *)(p)))
 #define LOAD_USHORTS_U(p) convert_uint16(vload16(0, (GLOBAL const ushort *)(p)))
@@ -35,7 +35,7 @@ typedef uint lanes_u;
 #define LOAD_WORDS(p) (((GLOBAL const uint *)(p))[ITEM(0)])
 #define LOAD_HALVES(p) LOAD_HALF((p) + 2 * ITEM(0))
 #define LOAD_UCHARS(p) ((float)((GLOBAL const uchar *)(p))[ITEM(0)])
-#define LOAD_CHARS(p) ((float)((GLOBAL const char *)(p))[ITEM(0)])
+#define LOAD_CHARS(p) ((float)((GLOBAL const schar *)(p))[ITEM(0)])
 #define LOAD_FLOATS(p) (((GLOBAL const float *)(p))[ITEM(0)])
 #define LOAD_UCHARS_U(p) ((uint)((GLOBAL const uchar *)(p))[ITEM(0)])
 #define LOAD_USHORTS_U(p) ((uint)((GLOBAL const ushort *)(p))[ITEM(0)])
@@ -292,7 +292,7 @@ FUNCTION lanes_f load_column(GLOBAL const uchar *weights, int col) {
 #if VECTOR_ITEMS
 #define SCRATCH
 #else
-#define SCRATCH LOCAL float scratch[16 * SLICES];
+#define SCRATCH SHARED float scratch[16 * SLICES];
 #endif
 
 MATMUL(matmul_1, 1)
@@ -338,7 +338,7 @@ FUNCTION float weight_at(GLOBAL const uchar *weights, int lane, int col) {
   const float d = LOAD_HALF(block + 2 * lane);
 #endif
 #if SUBS
-  const float scale = d * (float)((GLOBAL const char *)group)[sub * 16 + lane];
+  const float scale = d * (float)((GLOBAL const schar *)group)[sub * 16 + lane];
 #else
   const float scale = d;
 #endif
