@@ -123,6 +123,7 @@ void AddDebugCommand(Command root, Invocation* invocation) {
   AddDebugRender(debug, invocation);
   AddDebugLogits(debug, invocation);
   AddDebugVariants(debug, invocation);
+  AddDebugDevices(debug, invocation);
 }
 
 void AddVersionCommand(Command root, Invocation* invocation) {

@@ -51,6 +51,7 @@ void AddDebugTokenize(Command debug, Invocation* invocation);
 void AddDebugRender(Command debug, Invocation* invocation);
 void AddDebugLogits(Command debug, Invocation* invocation);
 void AddDebugVariants(Command debug, Invocation* invocation);
+void AddDebugDevices(Command debug, Invocation* invocation);
 
 }  // namespace terrace::cli
 

@@ -5,15 +5,13 @@
 
 namespace terrace::device {
 
-RangeAllocator::RangeAllocator(uint64_t bytes) { free_[0] = bytes; }
+RangeAllocator::RangeAllocator(uint64_t bytes) { free_.Add({0, bytes}); }
 
 std::optional<uint64_t> RangeAllocator::Allocate(uint64_t bytes) {
-  for (auto it = free_.begin(); it != free_.end(); ++it) {
-    if (it->second < bytes) continue;
-    const uint64_t offset = it->first;
-    const uint64_t left = it->second - bytes;
-    free_.erase(it);
-    if (left > 0) free_[offset + bytes] = left;
+  for (const auto& [begin, end] : free_.ranges()) {
+    if (end - begin < bytes) continue;
+    const uint64_t offset = begin;
+    free_.Remove({offset, offset + bytes});
     used_[offset] = bytes;
     allocated_ += bytes;
     return offset;
@@ -24,24 +22,11 @@ std::optional<uint64_t> RangeAllocator::Allocate(uint64_t bytes) {
 uint64_t RangeAllocator::Free(uint64_t offset) {
   auto found = used_.find(offset);
   if (found == used_.end()) return 0;
-  const uint64_t freed = found->second;
-  uint64_t bytes = freed;
+  const uint64_t bytes = found->second;
   used_.erase(found);
   allocated_ -= bytes;
-  auto next = free_.lower_bound(offset);
-  if (next != free_.end() && offset + bytes == next->first) {
-    bytes += next->second;
-    next = free_.erase(next);
-  }
-  if (next != free_.begin()) {
-    auto previous = std::prev(next);
-    if (previous->first + previous->second == offset) {
-      previous->second += bytes;
-      return freed;
-    }
-  }
-  free_[offset] = bytes;
-  return freed;
+  free_.Add({offset, offset + bytes});
+  return bytes;
 }
 
 bool RangeAllocator::Holds(uint64_t offset, uint64_t bytes) const {
@@ -53,7 +38,7 @@ bool RangeAllocator::Holds(uint64_t offset, uint64_t bytes) const {
 
 uint64_t RangeAllocator::LargestFree() const {
   uint64_t largest = 0;
-  for (const auto& [offset, bytes] : free_) largest = std::max(largest, bytes);
+  for (const auto& [begin, end] : free_.ranges()) largest = std::max(largest, end - begin);
   return largest;
 }
 

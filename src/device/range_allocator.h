@@ -1,11 +1,14 @@
-// First fit over an address-ordered map of free ranges, neighbours joined on free: the book-keeping
-// of a device whose memory is one range (or a few). Knows offsets only. Not thread-safe.
+// First fit over the free ranges in order of their addresses: the book-keeping of a device whose
+// memory is one range (or a few). Knows offsets only. Not thread-safe.
+// memory is one range (or a few). Knows offsets only. Not thread-safe.
 #ifndef TERRACE_DEVICE_RANGE_ALLOCATOR_H_
 #define TERRACE_DEVICE_RANGE_ALLOCATOR_H_
 
 #include <cstdint>
 #include <map>
 #include <optional>
+
+#include "device/range_set.h"
 
 namespace terrace::device {
 
@@ -25,8 +28,8 @@ class RangeAllocator {
 
  private:
   uint64_t allocated_ = 0;
-  std::map<uint64_t, uint64_t> free_;  // offset to bytes
-  std::map<uint64_t, uint64_t> used_;
+  RangeSet free_;
+  std::map<uint64_t, uint64_t> used_;  // offset to bytes
 };
 
 }  // namespace terrace::device
