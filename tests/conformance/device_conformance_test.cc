@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,7 +14,9 @@
 #include "absl/synchronization/notification.h"
 #include "base/clock.h"
 #include "base/random.h"
+#include "cuda_fake.h"
 #include "device/cpu/cpu_device.h"
+#include "device/cuda/cuda_device.h"
 #include "device/device.h"
 #include "device/opencl/opencl_device.h"
 #include "device/sim/sim_device.h"
@@ -200,17 +203,17 @@ TEST_P(DeviceConformanceTest, AFailedKernelStopsTheStreamUntilCleared) {
 }
 
 // y[i] = a x[i] + table[i]'s pointee, over work-groups of 32: every kind of argument.
-TEST_P(DeviceConformanceTest, ASourceKernelComputesOnTheDevice) {
-  KernelSource source{"axpy", nullptr, R"(
+constexpr const char* kAxpy = R"(
 KERNEL(axpy)(MEM(x), MEM(y), MEM(table), SPACE, float a, int n) {
   const int i = GROUP(0) * ITEMS(0) + ITEM(0);
   if (i < n) {
     GLOBAL float* z = (GLOBAL float*)RESOLVE(PTR(ulong, table)[i]);
     PTR(float, y)[i] = a * PTR(float, x)[i] + z[0] + PLUS;
   }
-})",
-                      "PLUS=0.5f"};
-  auto kernel = device_->CreateKernel(source);
+})";
+
+TEST_P(DeviceConformanceTest, ASourceKernelComputesOnTheDevice) {
+  auto kernel = device_->CreateKernel({"axpy", nullptr, kAxpy, "PLUS=0.5f"});
   if (absl::IsUnimplemented(kernel.status())) GTEST_SKIP() << "no run-time compiler here";
   ASSERT_TRUE(kernel.ok()) << kernel.status();
   constexpr int kCount = 1000;
@@ -221,11 +224,10 @@ KERNEL(axpy)(MEM(x), MEM(y), MEM(table), SPACE, float a, int n) {
   std::byte* first = device_->Allocate(40 << 20).value();
   std::byte* second = device_->Allocate(16 << 20).value();
   std::byte* tables = device_->Allocate(1 << 20).value();
-  for (int i = 0; i < kCount; ++i) {
-    const auto at = static_cast<size_t>(i);
-    x[at] = static_cast<float>(i);
-    z[at] = static_cast<float>(i % 7);
-    table[at] = device_->KernelAddress(second + 4 * at);
+  for (size_t i = 0; i < kCount; ++i) {
+    x[i] = static_cast<float>(i);
+    z[i] = static_cast<float>(i % 7);
+    table[i] = device_->KernelAddress(second + 4 * i);
   }
   const uint64_t bytes = kCount * sizeof(float);
   auto stream = device_->CreateStream().value();
@@ -247,117 +249,151 @@ KERNEL(axpy)(MEM(x), MEM(y), MEM(table), SPACE, float a, int n) {
                   .ok());
   ASSERT_TRUE(stream->Synchronize().ok());
   for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(y[i], 2 * x[i] + z[i] + 0.5f) << i;
-
-  // What cannot run is refused or stops the stream until its error is cleared.
-  EXPECT_FALSE(stream->Launch(**kernel, {{1, 1, 1}, {0, 1, 1}}, arguments).ok());
-  EXPECT_FALSE(stream->Launch(**kernel, {{1, 1, 1}, {1u << 31, 1, 1}}, arguments).ok());
-  KernelArgument outside[6];
-  std::copy(std::begin(arguments), std::end(arguments), outside);
-  outside[0] = KernelArgument::Memory(x.data());
-  EXPECT_FALSE(stream->Launch(**kernel, {{32, 1, 1}, {32, 1, 1}}, outside).ok());
-  ASSERT_TRUE(stream->Launch(**kernel, {{1, 1, 1}, {1, 1, 1}}, std::span(arguments, 2)).ok());
-  EXPECT_FALSE(stream->Synchronize().ok()) << "arguments are missing";
-  stream->ClearError();
-  EXPECT_TRUE(stream->Synchronize().ok());
-  source.source = "KERNEL(axpy)(int n) { this is no kernel }";
-  EXPECT_EQ(device_->CreateKernel(source).status().code(), absl::StatusCode::kInvalidArgument);
-  source.source = "KERNEL(other)(int n) {}";
-  EXPECT_EQ(device_->CreateKernel(source).status().code(), absl::StatusCode::kInvalidArgument);
   for (std::byte* data : {first, second, tables}) device_->Free(data, 1);
   EXPECT_EQ(device_->GetMemoryInfo().allocated_bytes, 0u);
 }
 
-// Allocations, copies of every direction at every offset and frees, against a model in host memory.
-TEST_P(DeviceConformanceTest, RandomOperationsLeaveWhatAModelSays) {
-  constexpr uint64_t kSeed = 20261130;
-  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
-  Random random(kSeed);
+TEST_P(DeviceConformanceTest, KernelsThatCannotRunAreRefusedOrStopTheStreamUntilCleared) {
+  auto kernel = device_->CreateKernel({"axpy", nullptr, kAxpy, "PLUS=0.5f"});
+  if (absl::IsUnimplemented(kernel.status())) GTEST_SKIP() << "no run-time compiler here";
+  ASSERT_TRUE(kernel.ok()) << kernel.status();
+  std::byte* data = device_->Allocate(4096).value();
+  float host = 0;
+  std::vector<KernelArgument> arguments(3, KernelArgument::Memory(data));
+  arguments.push_back(KernelArgument::Space());
+  arguments.push_back(KernelArgument::Value(2.0f));
+  arguments.push_back(KernelArgument::Value(0));
+  auto stream = device_->CreateStream().value();
+  const LaunchShape one{{1, 1, 1}, {1, 1, 1}};
+  EXPECT_TRUE(stream->Launch(**kernel, one, arguments).ok());
+  EXPECT_FALSE(stream->Launch(**kernel, {{1, 1, 1}, {0, 1, 1}}, arguments).ok());
+  EXPECT_FALSE(stream->Launch(**kernel, {{1, 1, 1}, {1u << 31, 1, 1}}, arguments).ok());
+  EXPECT_TRUE(stream->Synchronize().ok());
+  ASSERT_TRUE(stream->Launch(**kernel, one, std::span(arguments).first(2)).ok());
+  EXPECT_FALSE(stream->Synchronize().ok()) << "arguments are missing";
+  stream->ClearError();
+  EXPECT_TRUE(stream->Synchronize().ok());
+  arguments[0] = KernelArgument::Memory(&host);
+  EXPECT_FALSE(stream->Launch(**kernel, one, arguments).ok());
+  const KernelSource broken{"axpy", nullptr, "KERNEL(axpy)(int n) { this is no kernel }"};
+  EXPECT_EQ(device_->CreateKernel(broken).status().code(), absl::StatusCode::kInvalidArgument);
+  const KernelSource other{"axpy", nullptr, "KERNEL(other)(int n) {}"};
+  EXPECT_EQ(device_->CreateKernel(other).status().code(), absl::StatusCode::kInvalidArgument);
+  device_->Free(data, 4096);
+}
+
+// Allocations, copies of every direction at every offset and frees on two streams, each with what a
+// model in host memory says of it.
+class RandomOperations {
+ public:
+  RandomOperations(Device* device, uint64_t seed) : device_(device), random_(seed) {
+    for (auto& stream : streams_) stream = device->CreateStream().value();
+    event_ = device->CreateEvent().value();
+  }
+
+  void Step() {
+    const uint64_t choice = random_.Below(100);
+    if (ranges_.empty() || (choice < 4 && ranges_.size() < 40)) return Allocate();
+    Range& range = ranges_[random_.Below(ranges_.size())];
+    const uint64_t offset = random_.Below(range.model.size());
+    const uint64_t bytes = std::min<uint64_t>(1 + random_.Below(3000), range.model.size() - offset);
+    if (choice < 7) return Free(range);
+    if (choice < 10) return ChangeStream();
+    if (choice < 40) return Write(range, offset, bytes);
+    if (choice < 70) return Read(range, offset, bytes);
+    CopyTo(ranges_[random_.Below(ranges_.size())], range, offset, bytes);
+  }
+
+  // Waits, and compares everything that was read.
+  void Settle() {
+    for (auto& stream : streams_) ASSERT_TRUE(stream->Synchronize().ok());
+    for (const auto& [got, want] : expected_) ASSERT_EQ(*got, want);
+    held_.clear();
+    expected_.clear();
+    arrived_.clear();
+  }
+
+  void FreeAll() {
+    while (!ranges_.empty()) {
+      Read(ranges_.front(), 0, ranges_.front().model.size());
+      Free(ranges_.front());
+    }
+  }
+
+ private:
   struct Range {
     std::byte* data;
     std::vector<std::byte> model;
   };
-  std::vector<Range> ranges;
-  std::unique_ptr<Stream> streams[2] = {device_->CreateStream().value(),
-                                        device_->CreateStream().value()};
-  auto event = device_->CreateEvent().value();
-  // What copies read or write in host memory stays until they have run.
-  std::vector<std::vector<std::byte>> held;
-  std::vector<std::pair<std::vector<std::byte>*, std::vector<std::byte>>> expected;
-  std::vector<std::unique_ptr<std::vector<std::byte>>> arrived;
-  size_t on = 0;
-  const auto settle = [&] {
-    for (auto& stream : streams) ASSERT_TRUE(stream->Synchronize().ok());
-    for (const auto& [got, want] : expected) ASSERT_EQ(*got, want);
-    held.clear();
-    expected.clear();
-    arrived.clear();
-  };
-  for (int step = 0; step < 10'000; ++step) {
-    const uint64_t choice = random.Below(100);
-    if (ranges.empty() || (choice < 4 && ranges.size() < 40)) {
-      const uint64_t bytes = 1 + random.Below(200'000);
-      auto data = device_->Allocate(bytes);
-      ASSERT_TRUE(data.ok()) << data.status();
-      held.push_back(Pattern(bytes, static_cast<int>(random.Below(1000))));
-      ranges.push_back({*data, held.back()});
-      ASSERT_TRUE(streams[on]
-                      ->CopyAsync(CopyDirection::kHostToDevice, *data, held.back().data(), bytes)
-                      .ok());
-      continue;
-    }
-    Range& range = ranges[random.Below(ranges.size())];
-    const uint64_t offset = random.Below(range.model.size());
-    const uint64_t bytes = std::min<uint64_t>(1 + random.Below(3000), range.model.size() - offset);
-    if (choice < 7) {
-      settle();
-      device_->Free(range.data, range.model.size());
-      std::swap(range, ranges.back());
-      ranges.pop_back();
-    } else if (choice < 10) {  // go on on the other stream, after this one
-      ASSERT_TRUE(streams[on]->Record(event.get()).ok());
-      on = 1 - on;
-      ASSERT_TRUE(streams[on]->Wait(*event).ok());
-    } else if (choice < 40) {
-      held.push_back(Pattern(bytes, step));
-      std::copy(held.back().begin(), held.back().end(),
-                range.model.begin() + static_cast<ptrdiff_t>(offset));
-      ASSERT_TRUE(streams[on]
-                      ->CopyAsync(CopyDirection::kHostToDevice, range.data + offset,
-                                  held.back().data(), bytes)
-                      .ok());
-    } else if (choice < 70) {
-      arrived.push_back(std::make_unique<std::vector<std::byte>>(bytes));
-      const auto from = range.model.begin() + static_cast<ptrdiff_t>(offset);
-      expected.emplace_back(arrived.back().get(),
-                            std::vector<std::byte>(from, from + static_cast<ptrdiff_t>(bytes)));
-      ASSERT_TRUE(streams[on]
-                      ->CopyAsync(CopyDirection::kDeviceToHost, arrived.back()->data(),
-                                  range.data + offset, bytes)
-                      .ok());
-    } else {
-      Range& other = ranges[random.Below(ranges.size())];
-      if (&other == &range) continue;  // copies on the device do not overlap
-      const uint64_t most = std::min<uint64_t>(bytes, other.model.size());
-      const uint64_t to = random.Below(other.model.size() - most + 1);
-      std::copy_n(range.model.begin() + static_cast<ptrdiff_t>(offset), most,
-                  other.model.begin() + static_cast<ptrdiff_t>(to));
-      ASSERT_TRUE(streams[on]
-                      ->CopyAsync(CopyDirection::kDeviceToDevice, other.data + to,
-                                  range.data + offset, most)
-                      .ok());
-    }
-    if (step % 500 == 499) settle();
+
+  std::vector<std::byte>& Held(uint64_t bytes) {
+    held_.emplace_back(bytes);
+    for (std::byte& byte : held_.back()) byte = static_cast<std::byte>(random_.Below(256));
+    return held_.back();
   }
-  settle();
-  for (Range& range : ranges) {
-    std::vector<std::byte> back(range.model.size());
-    ASSERT_TRUE(streams[0]
-                    ->CopyAsync(CopyDirection::kDeviceToHost, back.data(), range.data, back.size())
-                    .ok());
-    ASSERT_TRUE(streams[0]->Synchronize().ok());
-    ASSERT_EQ(back, range.model);
+  void Copy(CopyDirection direction, std::byte* to, const std::byte* from, uint64_t bytes) {
+    ASSERT_TRUE(streams_[on_]->CopyAsync(direction, to, from, bytes).ok());
+  }
+  void Allocate() {
+    std::vector<std::byte>& content = Held(1 + random_.Below(200'000));
+    auto data = device_->Allocate(content.size());
+    ASSERT_TRUE(data.ok()) << data.status();
+    ranges_.push_back({*data, content});
+    Copy(CopyDirection::kHostToDevice, *data, content.data(), content.size());
+  }
+  void Free(Range& range) {
+    Settle();
     device_->Free(range.data, range.model.size());
+    std::swap(range, ranges_.back());
+    ranges_.pop_back();
   }
+  void ChangeStream() {
+    ASSERT_TRUE(streams_[on_]->Record(event_.get()).ok());
+    on_ = 1 - on_;
+    ASSERT_TRUE(streams_[on_]->Wait(*event_).ok());
+  }
+  void Write(Range& range, uint64_t offset, uint64_t bytes) {
+    const std::vector<std::byte>& content = Held(bytes);
+    std::copy(content.begin(), content.end(), range.model.begin() + static_cast<ptrdiff_t>(offset));
+    Copy(CopyDirection::kHostToDevice, range.data + offset, content.data(), bytes);
+  }
+  void Read(Range& range, uint64_t offset, uint64_t bytes) {
+    arrived_.push_back(std::make_unique<std::vector<std::byte>>(bytes));
+    const auto from = range.model.begin() + static_cast<ptrdiff_t>(offset);
+    expected_.emplace_back(arrived_.back().get(),
+                           std::vector<std::byte>(from, from + static_cast<ptrdiff_t>(bytes)));
+    Copy(CopyDirection::kDeviceToHost, arrived_.back()->data(), range.data + offset, bytes);
+  }
+  void CopyTo(Range& target, Range& range, uint64_t offset, uint64_t bytes) {
+    if (&target == &range) return;  // copies on the device do not overlap
+    const uint64_t most = std::min<uint64_t>(bytes, target.model.size());
+    const uint64_t to = random_.Below(target.model.size() - most + 1);
+    std::copy_n(range.model.begin() + static_cast<ptrdiff_t>(offset), most,
+                target.model.begin() + static_cast<ptrdiff_t>(to));
+    Copy(CopyDirection::kDeviceToDevice, target.data + to, range.data + offset, most);
+  }
+
+  Device* const device_;
+  Random random_;
+  std::vector<Range> ranges_;
+  // What copies read or write in host memory stays until they have run.
+  std::deque<std::vector<std::byte>> held_;
+  std::vector<std::unique_ptr<std::vector<std::byte>>> arrived_;
+  std::vector<std::pair<std::vector<std::byte>*, std::vector<std::byte>>> expected_;
+  std::unique_ptr<Stream> streams_[2];
+  std::unique_ptr<Event> event_;
+  size_t on_ = 0;
+};
+
+TEST_P(DeviceConformanceTest, TenThousandRandomOperationsLeaveWhatAModelSays) {
+  constexpr uint64_t kSeed = 20261130;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  RandomOperations operations(device_.get(), kSeed);
+  for (int step = 0; step < 10'000 && !HasFatalFailure(); ++step) {
+    operations.Step();
+    if (step % 500 == 499) operations.Settle();
+  }
+  operations.FreeAll();
   EXPECT_EQ(device_->GetMemoryInfo().allocated_bytes, 0u);
 }
 
@@ -399,6 +435,14 @@ std::vector<Subject> Subjects() {
                 options.to_host = {4e9, 20};
                 return CreateSimDevice(options, clock).value();
               }}};
+  subjects.push_back({"cuda_fake", [](uint64_t bytes, const Clock*) {
+                        // Ends with the device: only one is in use at a time.
+                        static std::unique_ptr<CudaFake> fake;
+                        fake = std::make_unique<CudaFake>();
+                        CudaOptions options;
+                        options.memory_bytes = bytes;
+                        return CreateCudaDevice(options, FakeDriver(fake.get()), nullptr).value();
+                      }});
   // `./dev setup` installs one that computes on the CPU; without any, the others are still tested.
   const absl::StatusOr<std::vector<OpenClDeviceName>> found = ListOpenClDevices();
   if (!found.ok() || found->empty()) return subjects;

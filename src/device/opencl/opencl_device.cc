@@ -8,9 +8,10 @@
 
 #include "base/status.h"
 #include "base/units.h"
+#include "device/driver_stream.h"
 #include "device/opencl/opencl_memory.h"
 #include "device/opencl/opencl_program.h"
-#include "device/opencl/opencl_stream.h"
+#include "device/opencl/opencl_queue.h"
 
 namespace terrace::device {
 namespace {
@@ -153,10 +154,11 @@ class OpenClDevice final : public Device {
     cl::Int code = cl::kSuccess;
     cl::Queue queue = api_.CreateCommandQueue(context_, id_, 0, &code);
     RETURN_IF_ERROR(cl::ToStatus(code, "clCreateCommandQueue"));
-    return std::unique_ptr<Stream>(std::make_unique<cl::DeviceStream>(shared(), queue));
+    return std::unique_ptr<Stream>(
+        std::make_unique<DriverStream>(std::make_unique<cl::OpenClQueue>(shared(), queue)));
   }
   absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override {
-    return std::unique_ptr<Event>(std::make_unique<cl::DeviceEvent>(&api_));
+    return std::unique_ptr<Event>(std::make_unique<DriverEvent>());
   }
   absl::StatusOr<std::unique_ptr<Kernel>> CreateKernel(const KernelSource& source) override {
     if (source.source.empty()) {
@@ -167,7 +169,7 @@ class OpenClDevice final : public Device {
     cl::Uint parameters = 0;
     const cl::Int code =
         api_.GetKernelInfo(kernel, cl::kKernelNumArgs, sizeof(parameters), &parameters, nullptr);
-    auto owned = std::make_unique<cl::DeviceKernel>(&api_, kernel, parameters);
+    auto owned = std::make_unique<cl::OpenClKernel>(&api_, kernel, parameters);
     RETURN_IF_ERROR(cl::ToStatus(code, "clGetKernelInfo"));
     return std::unique_ptr<Kernel>(std::move(owned));
   }

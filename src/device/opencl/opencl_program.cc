@@ -1,10 +1,6 @@
 #include "device/opencl/opencl_program.h"
 
-#include <cstdint>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <optional>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -13,9 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/digest.h"
-#include "base/hash.h"
 #include "base/status.h"
-#include "os/atomic_file.h"
 
 namespace terrace::device::cl {
 namespace {
@@ -48,7 +42,10 @@ static inline __global uchar *resolve_address(__global uchar *space0, __global u
                                               __global uchar *space2, __global uchar *space3,
                                               ulong address) {
   const uint number = (uint)(address >> 48);
-  __global uchar *base = number == 0 ? space0 : number == 1 ? space1 : number == 2 ? space2 : space3;
+  __global uchar *base = number == 0   ? space0
+                         : number == 1 ? space1
+                         : number == 2 ? space2
+                                       : space3;
   return base + (address & 0xffffffffffffUL);
 }
 #line 1
@@ -70,7 +67,7 @@ Programs::Programs(const Api* api, Context context, DeviceId device, std::string
       context_(context),
       device_(device),
       identity_(std::move(identity)),
-      folder_(std::move(folder)),
+      cache_(std::move(folder)),
       vector_items_(vector_items) {}
 
 Programs::~Programs() {
@@ -96,15 +93,18 @@ absl::StatusOr<Program> Programs::GetLocked(const KernelSource& source) {
   const std::string_view parts[] = {identity_, options, text};
   const std::string digest = DigestParts(parts).Hex();
   if (auto found = programs_.find(digest); found != programs_.end()) return found->second;
-  const std::string path = folder_.empty() ? "" : fmt::format("{}/{}.clbin", folder_, digest);
-  Program program = path.empty() ? nullptr : Load(path, options);
+  Program program = nullptr;
+  if (std::optional<std::string> kept = cache_.Load(digest); kept.has_value()) {
+    program = LoadBinary(*kept, options);
+  }
   if (program == nullptr) {
     absl::StatusOr<Program> compiled = Compile(text, options);
     if (!compiled.ok()) {
       return WithContext(compiled.status(), fmt::format("kernel {}", source.name));
     }
     program = *compiled;
-    if (!path.empty()) Store(program, path);
+    const std::string binary = ReadBinary(program);
+    if (!binary.empty()) cache_.Store(digest, binary);
   }
   programs_.emplace(digest, program);
   return program;
@@ -134,16 +134,7 @@ absl::StatusOr<Program> Programs::Compile(const std::string& text,
   return absl::InvalidArgumentError(fmt::format("{}: {}", Message(status), log));
 }
 
-Program Programs::Load(const std::string& path, const std::string& options) const {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return nullptr;
-  const std::string file{std::istreambuf_iterator<char>(in), {}};
-  // Drivers trust what they once wrote and crash on what is damaged.
-  uint64_t hash = 0;
-  if (file.size() <= sizeof(hash)) return nullptr;
-  std::memcpy(&hash, file.data(), sizeof(hash));
-  const std::string_view binary = std::string_view(file).substr(sizeof(hash));
-  if (Hash64(binary.data(), binary.size()) != hash) return nullptr;
+Program Programs::LoadBinary(std::string_view binary, const std::string& options) const {
   const auto* data = reinterpret_cast<const unsigned char*>(binary.data());
   const size_t length = binary.size();
   Int of_binary = kSuccess, code = kSuccess;
@@ -158,24 +149,18 @@ Program Programs::Load(const std::string& path, const std::string& options) cons
   return nullptr;
 }
 
-void Programs::Store(Program program, const std::string& path) const {
+std::string Programs::ReadBinary(Program program) const {
   size_t bytes = 0;
   if (api_->GetProgramInfo(program, kProgramBinarySizes, sizeof(bytes), &bytes, nullptr) !=
-          kSuccess ||
-      bytes == 0) {
-    return;
+      kSuccess) {
+    return "";
   }
-  uint64_t hash = 0;
-  std::string file(sizeof(hash) + bytes, '\0');
-  char* data = file.data() + sizeof(hash);
+  std::string binary(bytes, '\0');
+  char* data = binary.data();
   if (api_->GetProgramInfo(program, kProgramBinaries, sizeof(data), &data, nullptr) != kSuccess) {
-    return;
+    return "";
   }
-  hash = Hash64(data, bytes);
-  std::memcpy(file.data(), &hash, sizeof(hash));
-  std::error_code ignored;
-  std::filesystem::create_directories(folder_, ignored);
-  os::WriteFileAtomically(path, file).IgnoreError();
+  return binary;
 }
 
 }  // namespace terrace::device::cl

@@ -5,11 +5,13 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "device/device.h"
+#include "device/kernel_cache.h"
 #include "device/opencl/opencl_api.h"
 
 namespace terrace::device::cl {
@@ -31,16 +33,16 @@ class Programs {
   absl::StatusOr<Program> GetLocked(const KernelSource& source)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Program> Compile(const std::string& text, const std::string& options) const;
-  // Null if there is no such file or the driver does not take it (any more).
-  Program Load(const std::string& path, const std::string& options) const;
-  // Best effort: what cannot be stored is compiled again next time.
-  void Store(Program program, const std::string& path) const;
+  // Null if the driver does not take it (any more).
+  Program LoadBinary(std::string_view binary, const std::string& options) const;
+  // Empty if the driver does not give it.
+  std::string ReadBinary(Program program) const;
 
   const Api* const api_;
   Context const context_;
   DeviceId const device_;
   const std::string identity_;
-  const std::string folder_;
+  const KernelCache cache_;
   const bool vector_items_;
   absl::Mutex mutex_;
   std::map<std::string, Program> programs_ ABSL_GUARDED_BY(mutex_);  // by digest

@@ -111,8 +111,8 @@ FUNCTION float max16(float16 v) {
   return max(c.x, c.y);
 }
 
-// One item a row (GROUP(0)) and query head (GROUP(1)): a softmax over blocks of 16 keys that corrects
-// what it has summed whenever a larger score comes.
+// One item a row (GROUP(0)) and query head (GROUP(1)): a softmax over blocks of 16 keys that
+// corrects what it has summed whenever a larger score comes.
 KERNEL(attention)(ATTENTION_PARAMETERS) {
   const int row = GROUP(0);
   const int head = GROUP(1);

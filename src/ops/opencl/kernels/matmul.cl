@@ -157,7 +157,7 @@ FUNCTION lanes_f sub_bias(lanes_f dmin, GLOBAL const uchar *group, int sub) {
     const lanes_f d = load_d(block);                                                            \
     const lanes_f dmin = DMIN_BYTES ? LOAD_HALVES(block + D_BYTES * (DMIN_BYTES != 0))          \
                                     : SPREAD(0.0f);                                             \
-    for (int g = 0; g < BLOCK_GROUPS; ++g) {                                                          \
+    for (int g = 0; g < BLOCK_GROUPS; ++g) {                                                    \
       GLOBAL const uchar *group = block + D_BYTES + DMIN_BYTES + g * GROUP_BYTES;               \
       GLOBAL const uchar *planes = group + SCALE_BYTES + MIN_BYTES;                             \
       const int col = b * BLOCK_COLS + g * 32;                                                  \
@@ -298,7 +298,7 @@ FUNCTION lanes_f load_column(GLOBAL const uchar *weights, int col) {
 MATMUL(matmul_1, 1)
 MATMUL(matmul_8, 8)
 
-// ---- Embedding -----------------------------------------------------------------------------------
+// ---- Embedding ----
 
 #if FLOAT_KIND == 0
 // The value in one lane of a word's byte, as exact as the format's definition: no fused operations.
@@ -350,7 +350,8 @@ FUNCTION float weight_at(GLOBAL const uchar *weights, int lane, int col) {
 #endif
   const float product = scale * q;
 #if HAS_MIN
-  return product - LOAD_HALF(block + D_BYTES + 2 * lane) * (float)group[SCALE_BYTES + sub * 16 + lane];
+  const float min = (float)group[SCALE_BYTES + sub * 16 + lane];
+  return product - LOAD_HALF(block + D_BYTES + 2 * lane) * min;
 #elif HAS_BIAS
   return product + LOAD_HALF(block + D_BYTES + 2 * lane);
 #else
