@@ -11,6 +11,7 @@
 #include "cli/model_argument.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/cpu_info.h"
+#include "device/cuda/cuda_device.h"
 #include "device/opencl/opencl_device.h"
 #include "device/sim/sim_device.h"
 #include "ops/cpu/cpu_backend.h"
@@ -31,6 +32,15 @@ absl::StatusOr<std::unique_ptr<device::Device>> CreateDevice(const server::Confi
     opencl.cache_folder = KernelFolder(config);
     absl::StatusOr<std::unique_ptr<device::Device>> opened = device::CreateOpenClDevice(opencl);
     if (!opened.ok()) return WithContext(opened.status(), "device.kind opencl");
+    return opened;
+  }
+  if (config.device.kind == server::DeviceKind::kGpu) {
+    device::CudaOptions gpu;
+    gpu.ordinal = config.device.gpu_number;
+    gpu.memory_bytes = config.device.gpu_memory_bytes;
+    gpu.cache_folder = KernelFolder(config);
+    absl::StatusOr<std::unique_ptr<device::Device>> opened = device::CreateCudaDevice(gpu);
+    if (!opened.ok()) return WithContext(opened.status(), "device.kind gpu");
     return opened;
   }
   const device::SimLink link{static_cast<double>(config.device.sim_link_bytes_per_s),

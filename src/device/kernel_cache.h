@@ -14,6 +14,7 @@ class KernelCache {
   // `folder` is made when it is first written to; empty: nothing is kept.
   explicit KernelCache(std::string folder) : folder_(std::move(folder)) {}
 
+  bool keeps() const { return !folder_.empty(); }
   // The bytes stored under `digest`, if they are there and whole.
   std::optional<std::string> Load(std::string_view digest) const;
   // Best effort: what cannot be stored is compiled again next time.

@@ -17,6 +17,11 @@ using std::string_view;
 
 absl::Status Invalid(std::string message) { return absl::InvalidArgumentError(std::move(message)); }
 
+constexpr std::pair<DeviceKind, string_view> kDeviceKinds[] = {{DeviceKind::kCpu, "cpu"},
+                                                               {DeviceKind::kSim, "sim"},
+                                                               {DeviceKind::kOpenCl, "opencl"},
+                                                               {DeviceKind::kGpu, "gpu"}};
+
 absl::Status SetInteger(string_view text, int32_t low, int32_t high, int32_t* out) {
   int32_t value = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -270,24 +275,25 @@ const ConfigKey kKeys[] = {
      [](string_view t, Config* c) { return SetTextOr("none", t, &c->kv.remote_password_file); },
      [](In c) { return TextOr("none", c.kv.remote_password_file); }},
 
-    {"device.kind", "cpu, sim or opencl", "cpu",
+    {"device.kind", "cpu, sim, opencl or gpu", "cpu",
      "cpu: compute in host memory. sim: the same with a memory of its own behind a link of set "
      "speed, a stand-in for an accelerator. opencl: a chip with a memory of its own, through the "
-     "OpenCL driver that the machine has (docs/DEVICES.md).",
+     "OpenCL driver that the machine has. gpu: one through its maker's own driver. docs/DEVICES.md "
+     "says how far each is proven.",
      [](string_view t, Config* c) {
        std::string kind;
-       Status status = SetChoice(t, {"cpu", "sim", "opencl"}, &kind);
-       if (status.ok()) {
-         c->device.kind = kind == "sim"      ? DeviceKind::kSim
-                          : kind == "opencl" ? DeviceKind::kOpenCl
-                                             : DeviceKind::kCpu;
+       Status status = SetChoice(t, {"cpu", "sim", "opencl", "gpu"}, &kind);
+       if (!status.ok()) return status;
+       for (const auto& [known, name] : kDeviceKinds) {
+         if (name == kind) c->device.kind = known;
        }
        return status;
      },
      [](In c) {
-       return std::string(c.device.kind == DeviceKind::kSim      ? "sim"
-                          : c.device.kind == DeviceKind::kOpenCl ? "opencl"
-                                                                 : "cpu");
+       for (const auto& [known, name] : kDeviceKinds) {
+         if (known == c.device.kind) return std::string(name);
+       }
+       return std::string();
      }},
     {"device.variant", "name or auto", "auto",
      "Kernels to use, by a name that `terrace debug variants` lists. auto: the fastest that this "
@@ -328,6 +334,18 @@ const ConfigKey kKeys[] = {
      },
      [](In c) {
        return c.device.opencl_memory_bytes ? BytesText(c.device.opencl_memory_bytes) : "auto";
+     }},
+    {"device.gpu.number", "number", "0", "Which GPU, as its driver counts them.",
+     [](string_view t, Config* c) { return SetInteger(t, 0, 1023, &c->device.gpu_number); },
+     [](In c) { return fmt::format("{}", c.device.gpu_number); }},
+    {"device.gpu.memory", "size or auto", "auto",
+     "Memory to take on the GPU. auto: what is free, but for half a GiB for its driver.",
+     [](string_view t, Config* c) {
+       c->device.gpu_memory_bytes = 0;
+       return t == "auto" ? absl::OkStatus() : SetBytes(t, kMiB, &c->device.gpu_memory_bytes);
+     },
+     [](In c) {
+       return c.device.gpu_memory_bytes ? BytesText(c.device.gpu_memory_bytes) : "auto";
      }},
 
     {"log.level", "debug, info, warning, error or off", "info", "Lines below it are not written.",

@@ -79,6 +79,8 @@ TEST(ConfigKeysTest, EachKeySetsItsOwnFieldOnly) {
       {"device.sim.link_latency", "1ms"},
       {"device.opencl.device", "1"},
       {"device.opencl.memory", "2GiB"},
+      {"device.gpu.number", "2"},
+      {"device.gpu.memory", "3GiB"},
       {"log.level", "debug"},
       {"log.format", "json"},
       {"log.file", "/log"},

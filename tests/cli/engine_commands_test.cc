@@ -248,6 +248,13 @@ TEST_F(EngineCommandsTest, RunsOnAnOpenClDeviceAndKeepsItsKernels) {
   EXPECT_THAT(err_, HasSubstr("no such chip"));
 }
 
+TEST_F(EngineCommandsTest, AGpuThatIsNotThereIsNamed) {
+  EXPECT_EQ(Terrace({"run", Tiny("gemma3.gguf"), "x", "--device.kind", "gpu", "--device.gpu.number",
+                     "1023"}),
+            1);
+  EXPECT_THAT(err_, HasSubstr("device.kind gpu"));
+}
+
 TEST_F(EngineCommandsTest, ImportPreparesOnce) {
   ASSERT_EQ(Terrace({"import", Tiny("qwen2.gguf"), "--json"}), 0) << err_;
   EXPECT_FALSE(json::parse(out_).at("already_there").as_bool());

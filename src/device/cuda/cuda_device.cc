@@ -120,13 +120,14 @@ class CudaDevice final : public Device {
     uint64_t bytes = options_.memory_bytes;
     if (bytes == 0) bytes = free - std::min<uint64_t>(free, kDriverBytes);
     bytes &= ~(kAlignment - 1);
-    if (bytes == 0 || bytes > free) {
+    // The driver aligns to less than we do.
+    if (bytes == 0 || bytes > free || free - bytes < kAlignment) {
       return absl::ResourceExhaustedError(
           fmt::format("{} of device memory asked for; {} has {} free", FormatBytes(bytes),
                       info_.description, FormatBytes(free)));
     }
-    RETURN_IF_ERROR(Check(driver_.MemAlloc(&base_, bytes), "cuMemAlloc"));
-    memory_ = std::make_unique<cuda::Memory>(base_, bytes);
+    RETURN_IF_ERROR(Check(driver_.MemAlloc(&base_, bytes + kAlignment), "cuMemAlloc"));
+    memory_ = std::make_unique<cuda::Memory>(AlignUp(base_, kAlignment), bytes);
     info_.memory_bytes = bytes;
     return absl::OkStatus();
   }

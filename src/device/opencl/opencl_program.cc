@@ -103,8 +103,10 @@ absl::StatusOr<Program> Programs::GetLocked(const KernelSource& source) {
       return WithContext(compiled.status(), fmt::format("kernel {}", source.name));
     }
     program = *compiled;
-    const std::string binary = ReadBinary(program);
-    if (!binary.empty()) cache_.Store(digest, binary);
+    if (cache_.keeps()) {
+      const std::string binary = ReadBinary(program);
+      if (!binary.empty()) cache_.Store(digest, binary);
+    }
   }
   programs_.emplace(digest, program);
   return program;
