@@ -310,7 +310,9 @@ absl::Status KernelBackend::PrepareTables(const BatchRows& batch, int32_t rows) 
     }
     const int32_t used = (s.start + s.rows + kKvBlockTokens - 1) / kKvBlockTokens;
     for (int32_t i = 0; i < used; ++i) {
-      blocks.push_back(device_->KernelAddress(s.blocks[static_cast<size_t>(i)]));
+      // Blocks that no window reaches any more may be gone.
+      const std::byte* block = s.blocks[static_cast<size_t>(i)];
+      blocks.push_back(block == nullptr ? 0 : device_->KernelAddress(block));
     }
   }
   if (tables_generation_ == ring_.generation() && blocks == blocks_ && of_rows == rows_) {
