@@ -143,11 +143,12 @@ TEST_F(ObjectSourceTest, TheFileOfAnEarlierStartIsReadEvenWithoutTheStore) {
     name = (*again)->name();
   }
   EXPECT_LE(server_.seen().size(), before + 1) << "nothing is fetched twice";
-  server_.Add({Fault::kRefuse, 2, std::nullopt, 503});
+  server_.Add({Fault::kRefuse, 3, std::nullopt, 503});
   auto offline = Open();
   ASSERT_TRUE(offline.ok()) << offline.status();
   EXPECT_EQ((*offline)->name(), name) << "so that its image is found";
   EXPECT_EQ(Read(**offline, 5, 100), model_.substr(5, 100));
+  ASSERT_FALSE(notices_.empty());
   EXPECT_THAT(notices_.back(), HasSubstr("the file of an earlier start is read"));
 }
 
