@@ -62,7 +62,12 @@ struct LiveRequest {
   int32_t guessed = 0;
   int32_t accepted = 0;
 
-  bool can_step() const { return (restore == 0 || early > 0) && leader.empty(); }
+  // Not while KV is on its way, nor when it has come but was not adopted yet: a step would compute
+  // what the adoption then counts once more.
+  bool can_step() const {
+    const bool settled = restore == 0 && !more_beyond && arrived.blocks.empty();
+    return (early > 0 || settled) && leader.empty();
+  }
   void ForgetRestore() {
     restore = 0;
     more_beyond = false;
