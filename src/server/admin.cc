@@ -31,22 +31,6 @@ json::string Text(std::string_view text) {
   return json::string(valid.data(), valid.size());
 }
 
-std::string_view StateName(ModelStateKind state) {
-  switch (state) {
-    case ModelStateKind::kClosed:
-      return "closed";
-    case ModelStateKind::kOpening:
-      return "opening";
-    case ModelStateKind::kReady:
-      return "ready";
-    case ModelStateKind::kFailed:
-      return "failed";
-    case ModelStateKind::kUnloaded:
-      return "unloaded";
-  }
-  return "";
-}
-
 int64_t CountFiles(const char* folder) {
   int64_t count = 0;
   if (DIR* open = opendir(folder)) {

@@ -21,21 +21,6 @@ namespace terrace::server {
 namespace {
 
 constexpr std::string_view kModelPath = "/v1/models/";
-std::string_view StateName(ModelStateKind state) {
-  switch (state) {
-    case ModelStateKind::kClosed:
-      return "closed";
-    case ModelStateKind::kOpening:
-      return "opening";
-    case ModelStateKind::kReady:
-      return "ready";
-    case ModelStateKind::kFailed:
-      return "failed";
-    case ModelStateKind::kUnloaded:
-      return "unloaded";
-  }
-  return "";
-}
 
 void AppendModel(const ModelListing& model, std::string* out) {
   *out += "{\"id\":";

@@ -17,6 +17,23 @@ namespace terrace::server {
 
 enum class ModelStateKind : uint8_t { kClosed, kOpening, kReady, kFailed, kUnloaded };
 
+// As clients see it.
+constexpr std::string_view StateName(ModelStateKind state) {
+  switch (state) {
+    case ModelStateKind::kClosed:
+      return "closed";
+    case ModelStateKind::kOpening:
+      return "opening";
+    case ModelStateKind::kReady:
+      return "ready";
+    case ModelStateKind::kFailed:
+      return "failed";
+    case ModelStateKind::kUnloaded:
+      return "unloaded";
+  }
+  return "";
+}
+
 struct ModelListing {
   std::string name;
   ModelStateKind state = ModelStateKind::kClosed;

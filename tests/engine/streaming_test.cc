@@ -58,12 +58,12 @@ TEST_P(StreamingTest, AModelThreeTimesTheBudgetAnswersTheSame) {
     ASSERT_NE(model, nullptr);
     ASSERT_TRUE(model->weights().WaitForImage().ok());
     bytes = model->weights().total_bytes();
-    // Models as small as these have segments of a sixth of their size, of which a pass holds up to
-    // three at a time: the embedding, and the next one before it lets go of the last.
+    // A pass needs room for two segments: the embedding, which is the head too, and the one that
+    // computes. In models as small as these that may be a little more than a third.
     std::vector<uint64_t> sizes;
     for (const auto& segment : model->weights().segments()) sizes.push_back(segment.bytes);
     std::sort(sizes.rbegin(), sizes.rend());
-    for (size_t i = 0; i < std::min<size_t>(3, sizes.size()); ++i) held += sizes[i];
+    for (size_t i = 0; i < std::min<size_t>(2, sizes.size()); ++i) held += sizes[i];
     const model::Architecture& architecture = model->architecture();
     workspace =
         std::max(architecture.WorkspaceBytes(32, 32), architecture.WorkspaceBytes(tokens, 1));
