@@ -170,7 +170,8 @@ void HttpConnection::Start() {
 }
 
 void HttpConnection::CloseIfIdle() {
-  if (idle_) Abort();
+  // Who has not asked anything yet is still answered, with a refusal.
+  if (idle_ && started_us_ != 0) Abort();
 }
 
 void HttpConnection::Abort() {
