@@ -246,9 +246,11 @@ def bucket():
     server.stop()
 
 
-def from_bucket(servers, bucket, model, **config):
+def from_bucket(servers, bucket, model, near=None, **config):
+    """`near`: a model on this machine beside it; a server of which no model opens is not ready."""
     storage = {"object": {"endpoint": bucket.url}} | config.pop("storage", {})
-    server = servers.start({"far": model}, wait=False, storage=storage, **config)
+    models = {"far": model} | ({"near": near} if near else {})
+    server = servers.start(models, wait=False, storage=storage, **config)
     server.config["storage"].setdefault("disk", {})["path"] = str(server.folder / "store")
     return server.start()
 
@@ -282,7 +284,11 @@ def test_a44_a_refusal_for_good_is_told_at_once_and_tried_again_later(
     bucket.objects["/models/m1.gguf"] = pair["m1"].read_bytes()
     bucket.fault = lambda path, first: status
     server = from_bucket(
-        servers, bucket, {"source": "s3://models/m1.gguf"}, memory={"device_budget": "64MiB"}
+        servers,
+        bucket,
+        {"source": "s3://models/m1.gguf"},
+        near=pair["m2"],
+        memory={"device_budget": "64MiB"},
     )
     start = time.monotonic()
     code, answer = ask(server, "far", PROMPT)
@@ -301,7 +307,9 @@ def test_a44_wrong_bytes_are_refused_where_the_sum_is_known(servers, pair, bucke
     wrong = [True]
     bucket.fault = lambda path, first: "wrong" if first == 8 * MIB and wrong[0] else None
     source = {"source": f"{bucket.url}/m1.gguf", "sha256": hashlib.sha256(body).hexdigest()}
-    server = from_bucket(servers, bucket, source, memory={"device_budget": "64MiB"})
+    server = from_bucket(
+        servers, bucket, source, near=pair["m2"], memory={"device_budget": "64MiB"}
+    )
     code, answer = ask(server, "far", PROMPT)
     assert code == 503 and "SHA-256" in answer["error"]["message"], answer
     wrong[0] = False
