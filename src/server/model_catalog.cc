@@ -98,12 +98,12 @@ void ModelCatalog::Open(std::string_view name, OpenCallback done) {
 
 void ModelCatalog::Load(std::string_view name, std::function<void(absl::Status)> done) {
   auto bring = [this, name = std::string(name), done = std::move(done)](const auto& opened) {
-    std::shared_ptr<engine::EngineModel> engine;
+    SlotPtr slot;
     {
       absl::MutexLock lock(&mutex_);
-      if (const SlotPtr slot = FindLocked(name)) engine = slot->engine;
+      slot = FindLocked(name);
     }
-    if (opened.ok() && engine != nullptr && actions_.bring) actions_.bring(*engine);
+    if (opened.ok() && slot != nullptr) Act(slot, actions_.bring);
     done(opened.status());
   };
   {
@@ -158,6 +158,9 @@ void ModelCatalog::CloseNow(const SlotPtr& slot) {
   SlotPtr next;
   {
     absl::MutexLock lock(&mutex_);
+    // The name is free for the next opening only once nobody holds this model.
+    auto unused = [&slot] { return slot->users == 0; };
+    mutex_.Await(absl::Condition(&unused));
     engine.swap(slot->engine);
     slot->closing = false;
     // Asked for meanwhile, or replaced by an entry of the same name.
@@ -172,15 +175,28 @@ void ModelCatalog::CloseNow(const SlotPtr& slot) {
   }
 }
 
-absl::Status ModelCatalog::Evict(std::string_view name) {
-  std::shared_ptr<engine::EngineModel> engine;
+void ModelCatalog::Act(const SlotPtr& slot,
+                       const std::function<void(engine::EngineModel&)>& action) {
+  engine::EngineModel* engine;
   {
     absl::MutexLock lock(&mutex_);
-    const SlotPtr slot = FindLocked(name);
-    if (slot == nullptr) return UnknownLocked(name);
-    engine = slot->engine;
+    engine = slot->engine.get();
+    if (engine == nullptr || !action) return;
+    ++slot->users;
   }
-  if (engine != nullptr && actions_.evict) actions_.evict(*engine);
+  action(*engine);
+  absl::MutexLock lock(&mutex_);
+  --slot->users;
+}
+
+absl::Status ModelCatalog::Evict(std::string_view name) {
+  SlotPtr slot;
+  {
+    absl::MutexLock lock(&mutex_);
+    slot = FindLocked(name);
+    if (slot == nullptr) return UnknownLocked(name);
+  }
+  Act(slot, actions_.evict);
   return absl::OkStatus();
 }
 

@@ -81,6 +81,7 @@ class ModelCatalog final : public ModelSource, public ModelControl {
     int64_t failed_us = 0;
     std::shared_ptr<const ServedModel> model;
     std::shared_ptr<engine::EngineModel> engine;  // with the scheduler
+    int users = 0;                                // actions under way on `engine`
     std::shared_ptr<const ModelFacts> facts;
     std::vector<OpenCallback> waiting;
   };
@@ -99,6 +100,9 @@ class ModelCatalog final : public ModelSource, public ModelControl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status UnknownLocked(std::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // On a pool thread.
+  // Runs `action` on the slot's model, if it has one, which is not closed meanwhile.
+  void Act(const SlotPtr& slot, const std::function<void(engine::EngineModel&)>& action)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void OpenNow(const SlotPtr& slot);
   void CloseNow(const SlotPtr& slot);
   absl::StatusOr<Opened> OpenEntry(const CatalogEntry& entry);

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
@@ -165,6 +166,32 @@ TEST_F(CatalogTest, AnUnloadedModelIsRefusedUntilItIsLoaded) {
   EXPECT_TRUE(absl::IsNotFound(catalog.Evict("x")));
   EXPECT_TRUE(absl::IsNotFound(wait([&](auto done) { catalog.Unload("x", done); })));
   EXPECT_TRUE(absl::IsNotFound(wait([&](auto done) { catalog.Load("x", done); })));
+}
+
+TEST_F(CatalogTest, AModelInUseByAnActionIsClosedAfterIt) {
+  absl::Notification evicting, go;
+  ModelCatalog catalog({{"m", "", [&] { return Real("m"); }}}, &scheduler_, &clock_, &log_,
+                       {.evict = [&](engine::EngineModel&) {
+                         evicting.Notify();
+                         go.WaitForNotification();
+                       }});
+  ASSERT_TRUE(OpenNow(&catalog, "m").ok());
+  std::thread evict([&] { EXPECT_TRUE(catalog.Evict("m").ok()); });
+  evicting.WaitForNotification();
+  absl::Notification unloaded, loaded;
+  absl::Status again;
+  catalog.Unload("m", [&](const absl::Status&) { unloaded.Notify(); });
+  catalog.Load("m", [&](const absl::Status& status) {
+    again = status;
+    loaded.Notify();
+  });
+  EXPECT_FALSE(unloaded.WaitForNotificationWithTimeout(absl::Milliseconds(20)));
+  EXPECT_FALSE(loaded.HasBeenNotified());
+  go.Notify();
+  evict.join();
+  loaded.WaitForNotification();
+  unloaded.WaitForNotification();
+  EXPECT_TRUE(again.ok()) << again;
 }
 
 TEST_F(CatalogTest, AnUpdateTouchesOnlyWhatItChanges) {
