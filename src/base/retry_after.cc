@@ -13,7 +13,10 @@ constexpr char kUrl[] = "terrace/retry_after_s";
 }  // namespace
 
 void SetRetryAfter(int seconds, absl::Status* status) {
-  status->SetPayload(kUrl, absl::Cord(std::to_string(seconds)));
+  // Through string_view: Cord's constructor from a string is a template, whose name clang mangles
+  // otherwise than the compiler of Debian's absl did.
+  const std::string text = std::to_string(seconds);
+  status->SetPayload(kUrl, absl::Cord(absl::string_view(text.data(), text.size())));
 }
 
 int RetryAfterSeconds(const absl::Status& status) {
