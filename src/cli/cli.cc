@@ -133,6 +133,7 @@ void AddDebugCommand(Command root, Invocation* invocation) {
   AddDebugLogits(debug, invocation);
   AddDebugEmbed(debug, invocation);
   AddDebugVariants(debug, invocation);
+  AddDebugDevices(debug, invocation);
 }
 
 void AddVersionCommand(Command root, Invocation* invocation) {

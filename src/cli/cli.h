@@ -57,6 +57,7 @@ void AddDebugRender(Command debug, Invocation* invocation);
 void AddDebugEmbed(Command debug, Invocation* invocation);
 void AddDebugLogits(Command debug, Invocation* invocation);
 void AddDebugVariants(Command debug, Invocation* invocation);
+void AddDebugDevices(Command debug, Invocation* invocation);
 
 // A part of `terrace verify`.
 void AddVerifyPerplexity(Command verify, Invocation* invocation);

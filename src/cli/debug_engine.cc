@@ -1,4 +1,4 @@
-// terrace debug logits, embed and variants: the engine without a server.
+// terrace debug logits, embed, variants and devices: the engine without a server.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,10 +11,12 @@
 #include <string>
 
 #include "base/status.h"
+#include "base/units.h"
 #include "cli/cli.h"
 #include "cli/config_options.h"
 #include "cli/model_argument.h"
 #include "cli/runtime.h"
+#include "device/opencl/opencl_device.h"
 #include "ops/cpu/cpu_backend.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_metadata.h"
@@ -116,6 +118,29 @@ absl::Status Variants(const Invocation& invocation) {
   return absl::OkStatus();
 }
 
+// What `--device.kind opencl` can choose from.
+absl::Status Devices(const Invocation& invocation) {
+  ASSIGN_OR_RETURN(const std::vector<device::OpenClDeviceName> devices,
+                   device::ListOpenClDevices());
+  boost::json::array array;
+  std::string text;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const device::OpenClDeviceName& device = devices[i];
+    array.push_back({{"number", i},
+                     {"kind", "opencl"},
+                     {"device", device.device},
+                     {"platform", device.platform},
+                     {"version", device.version},
+                     {"memory_bytes", device.memory_bytes},
+                     {"cpu", device.cpu}});
+    text += fmt::format("opencl {}  {} ({})  {}{}\n", i, device.device, device.platform,
+                        FormatBytes(device.memory_bytes), device.cpu ? "  the processor" : "");
+  }
+  if (devices.empty()) text = "OpenCL knows no device on this machine\n";
+  *invocation.io->out << (invocation.json ? boost::json::serialize(array) + "\n" : text);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void AddDebugLogits(Command debug, Invocation* invocation) {
@@ -144,6 +169,11 @@ void AddDebugEmbed(Command debug, Invocation* invocation) {
 void AddDebugVariants(Command debug, Invocation* invocation) {
   debug.Add("variants", "List the kernels of this build and what they need",
             [invocation] { return Variants(*invocation); });
+}
+
+void AddDebugDevices(Command debug, Invocation* invocation) {
+  debug.Add("devices", "List the devices that the machine's OpenCL drivers offer",
+            [invocation] { return Devices(*invocation); });
 }
 
 }  // namespace terrace::cli

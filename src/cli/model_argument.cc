@@ -16,6 +16,7 @@ namespace terrace::cli {
 
 std::string StoreFolder(const server::Config& config) { return DataFolder(config) + "/models"; }
 std::string ImageFolder(const server::Config& config) { return DataFolder(config) + "/images"; }
+std::string KernelFolder(const server::Config& config) { return DataFolder(config) + "/kernels"; }
 
 absl::StatusOr<std::string> FindModel(const server::Config& config, const std::string& model) {
   std::string source = model;

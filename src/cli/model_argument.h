@@ -17,8 +17,9 @@ inline constexpr char kModelHelp[] =
 absl::StatusOr<std::string> FindModel(const server::Config& config, const std::string& model);
 
 // The folders below storage.disk.path.
-std::string StoreFolder(const server::Config& config);  // models, as pulled or imported
-std::string ImageFolder(const server::Config& config);  // models prepared for this machine
+std::string StoreFolder(const server::Config& config);   // models, as pulled or imported
+std::string ImageFolder(const server::Config& config);   // models prepared for this machine
+std::string KernelFolder(const server::Config& config);  // compiled for this machine's chips
 
 }  // namespace terrace::cli
 

@@ -201,6 +201,7 @@ class Server {
     });
     const device::DeviceInfo& device = runtime_->device().info();
     log_->Info("device ready", {{"device", device.name},
+                                {"chip", device.description},
                                 {"kernels", runtime_->backend().name()},
                                 {"threads", runtime_->team().size()},
                                 {"budget", FormatBytes(runtime_->device_budget_bytes())}});

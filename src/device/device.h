@@ -9,13 +9,16 @@
 #ifndef TERRACE_DEVICE_DEVICE_H_
 #define TERRACE_DEVICE_DEVICE_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -33,6 +36,10 @@ struct DeviceInfo {
   uint64_t memory_bytes = 0;  // that can be allocated at most
   uint64_t alignment = 0;     // of every allocation's address, bytes
   uint64_t granularity = 0;   // an allocation takes a multiple of this, bytes
+  // Of devices with a run-time compiler: whether a work-item is a thread with wide registers (a
+  // CPU), so that kernels use few items and vector types, and how many items a work-group may have.
+  bool vector_items = false;
+  uint32_t max_group_items = 0;
 };
 
 struct MemoryRange {
@@ -59,12 +66,55 @@ struct Telemetry {
 
 enum class CopyDirection : uint8_t { kHostToDevice, kDeviceToHost, kDeviceToDevice };
 
+// One argument of a kernel. The order is that of the kernel's parameters, of which some kinds take
+// several (src/ops/opencl/kernels/ has the dialect).
+struct KernelArgument {
+  enum class Kind : uint8_t {
+    kMemory,  // an address in device memory
+    kSpace,   // all of the device's memory, for kernels that read addresses from tables
+    kValue,   // a number of 4 or 8 bytes
+  };
+  Kind kind = Kind::kValue;
+  uint8_t bytes = 0;            // of `value`
+  std::byte* memory = nullptr;  // kMemory
+  std::byte value[8] = {};      // kValue
+
+  static KernelArgument Memory(const void* address) {
+    KernelArgument argument;
+    argument.kind = Kind::kMemory;
+    argument.memory = static_cast<std::byte*>(const_cast<void*>(address));
+    return argument;
+  }
+  static KernelArgument Space() {
+    KernelArgument argument;
+    argument.kind = Kind::kSpace;
+    return argument;
+  }
+  template <typename T>
+    requires(std::is_arithmetic_v<T> && (sizeof(T) == 4 || sizeof(T) == 8))
+  static KernelArgument Value(T number) {
+    KernelArgument argument;
+    argument.bytes = sizeof(T);
+    std::memcpy(argument.value, &number, sizeof(T));
+    return argument;
+  }
+};
+
+// How often a kernel runs: work-groups of `items` that can meet at barriers.
+struct LaunchShape {
+  std::array<uint32_t, 3> groups = {1, 1, 1};
+  std::array<uint32_t, 3> items = {1, 1, 1};  // of a group
+};
+
 // A function that runs on the device in stream order. `host` serves devices that compute on the
-// CPU's cores; `source` (the common kernel dialect) those with a run-time compiler.
+// CPU's cores (it is called once, whatever the shape); `source` (the common kernel dialect) those
+// with a run-time compiler, which find `name` in it and define the macros of `defines`, a list as
+// "A=1 B=2".
 struct KernelSource {
   std::string name;
-  std::function<absl::Status(std::span<void* const> arguments)> host;
+  std::function<absl::Status(std::span<const KernelArgument> arguments)> host;
   std::string source;
+  std::string defines = {};
 };
 
 class Kernel {
@@ -93,7 +143,8 @@ class Stream {
   // Runs `callback` on a thread of the device once everything before it has run, with the stream's
   // status so far. It must not block for long nor synchronise; it may ask for more operations.
   virtual absl::Status HostCallback(std::function<void(absl::Status)> callback) = 0;
-  virtual absl::Status Launch(const Kernel& kernel, std::span<void* const> arguments) = 0;
+  virtual absl::Status Launch(const Kernel& kernel, const LaunchShape& shape,
+                              std::span<const KernelArgument> arguments) = 0;
   virtual absl::Status Record(Event* event) = 0;
   // Later operations of this stream run after what `event` stands for.
   virtual absl::Status Wait(const Event& event) = 0;
@@ -122,8 +173,15 @@ class Device {
 
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream() = 0;
   virtual absl::StatusOr<std::unique_ptr<Event>> CreateEvent() = 0;
-  // Unimplemented if the device cannot run what `source` holds.
+  // Unimplemented if the device cannot run what `source` holds; InvalidArgument with the compiler's
+  // words if it does not compile.
   virtual absl::StatusOr<std::unique_ptr<Kernel>> CreateKernel(const KernelSource& source) = 0;
+
+  // How a kernel that takes KernelArgument::Space() finds `address`, when it reads this number from
+  // a table in device memory.
+  virtual uint64_t KernelAddress(const std::byte* address) const {
+    return reinterpret_cast<uintptr_t>(address);
+  }
 
   virtual absl::StatusOr<Telemetry> ReadTelemetry() = 0;
 };

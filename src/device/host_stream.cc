@@ -75,12 +75,13 @@ absl::Status HostStream::HostCallback(std::function<void(absl::Status)> callback
   return Push(std::move(operation));
 }
 
-absl::Status HostStream::Launch(const Kernel& kernel, std::span<void* const> arguments) {
+absl::Status HostStream::Launch(const Kernel& kernel, const LaunchShape&,
+                                std::span<const KernelArgument> arguments) {
   const auto* host = dynamic_cast<const HostKernel*>(&kernel);
   if (host == nullptr) return absl::InvalidArgumentError("kernel of another device");
   Operation operation{Operation::Type::kLaunch};
   operation.kernel = [function = host->source().host,
-                      list = std::vector<void*>(arguments.begin(), arguments.end())] {
+                      list = std::vector<KernelArgument>(arguments.begin(), arguments.end())] {
     return function(list);
   };
   return Push(std::move(operation));

@@ -75,7 +75,8 @@ class HostStream final : public Stream {
   absl::Status CopyAsync(CopyDirection direction, std::byte* to, const std::byte* from,
                          uint64_t bytes) override;
   absl::Status HostCallback(std::function<void(absl::Status)> callback) override;
-  absl::Status Launch(const Kernel& kernel, std::span<void* const> arguments) override;
+  absl::Status Launch(const Kernel& kernel, const LaunchShape& shape,
+                      std::span<const KernelArgument> arguments) override;
   absl::Status Record(Event* event) override;
   absl::Status Wait(const Event& event) override;
   absl::Status Synchronize() override;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -23,16 +24,24 @@ constexpr int32_t kDiagnosisRows = 32;
 // Pins segments as the forward pass enters its stages, and turns bindings into addresses.
 class PinnedWeights final : public model::WeightProvider {
  public:
-  PinnedWeights(const EngineModel& model, tier::TierManager* manager, const Clock* clock,
-                std::span<const kv::Sequence* const> arriving, const tier::CancelFlag* cancel)
+  PinnedWeights(const EngineModel& model, ops::Backend* backend, tier::TierManager* manager,
+                const Clock* clock, std::span<const kv::Sequence* const> arriving,
+                const tier::CancelFlag* cancel)
       : model_(model),
+        backend_(backend),
         manager_(manager),
         clock_(clock),
         arriving_(arriving),
         cancel_(cancel),
         slots_(model.weights().segments().size()) {}
 
+  ~PinnedWeights() override {
+    // A pass that failed half way may have left work behind that still reads.
+    if (!leaving_.empty()) backend_->Synchronize().IgnoreError();
+  }
+
   absl::Status Enter(Stage stage, int32_t layer) override {
+    RETURN_IF_ERROR(FinishLeaving(kLeavingAtOnce));
     std::span<const uint32_t> segments = model_.StageSegments(stage, layer);
     for (size_t i = 0; i < segments.size(); ++i) {
       absl::Status status = PinSegment(segments[i]);
@@ -47,8 +56,22 @@ class PinnedWeights final : public model::WeightProvider {
     return status;
   }
 
+  // On an asynchronous backend the stage's work has only begun: its segments stay until a later
+  // stage is entered.
   void Leave(Stage stage, int32_t layer) override {
-    for (uint32_t segment : model_.StageSegments(stage, layer)) UnpinSegment(segment);
+    Leaving leaving;
+    for (uint32_t segment : model_.StageSegments(stage, layer)) {
+      if (!backend_->asynchronous()) {
+        UnpinSegment(segment);
+      } else if (--slots_[segment].count == 0) {
+        leaving.pins.push_back(std::move(slots_[segment].pin));
+      }
+    }
+    if (leaving.pins.empty()) return;
+    absl::StatusOr<uint64_t> mark = backend_->Mark();
+    if (mark.ok()) leaving.mark = *mark;
+    if (!mark.ok() && left_wrong_.ok()) left_wrong_ = mark.status();
+    leaving_.push_back(std::move(leaving));
   }
 
   ops::Weight Matrix(int32_t tensor) const override {
@@ -122,9 +145,31 @@ class PinnedWeights final : public model::WeightProvider {
     return status;
   }
 
+  // Stages whose work may be under way when the next one begins.
+  static constexpr size_t kLeavingAtOnce = 1;
+
+  struct Leaving {
+    std::vector<tier::Pin> pins;
+    uint64_t mark = 0;
+  };
+
+  // Waits until work is under way in at most `most` stages that were left.
+  absl::Status FinishLeaving(size_t most) {
+    if (!left_wrong_.ok()) return std::exchange(left_wrong_, absl::OkStatus());
+    while (leaving_.size() > most) {
+      RETURN_IF_ERROR(backend_->WaitFor(leaving_.front().mark));
+      leaving_.pop_front();
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status PinSegment(uint32_t segment) {
     Slot& slot = slots_[segment];
     if (slot.count == 0) {
+      // What is being left may be just the room that this segment needs.
+      if (!leaving_.empty() && !manager_->CouldFit(model_.weights().segments()[segment].bytes)) {
+        RETURN_IF_ERROR(FinishLeaving(0));
+      }
       const int64_t start_us = clock_->NowUs();
       absl::StatusOr<tier::Pin> pin =
           manager_->Acquire(model_.weights().tier_id(), segment, tier::Priority::kDemand, cancel_);
@@ -146,6 +191,7 @@ class PinnedWeights final : public model::WeightProvider {
   }
 
   const EngineModel& model_;
+  ops::Backend* backend_;
   tier::TierManager* manager_;
   const Clock* clock_;
   const std::span<const kv::Sequence* const> arriving_;
@@ -154,6 +200,8 @@ class PinnedWeights final : public model::WeightProvider {
   std::vector<int32_t> experts_;  // entered now
   // By tensor: where the entered experts' matrices lie. Filled where the const Stack() is asked.
   mutable std::map<int32_t, std::vector<const std::byte*>> places_;
+  std::deque<Leaving> leaving_;
+  absl::Status left_wrong_;
   int64_t wait_us_ = 0;
   int64_t kv_wait_us_ = 0;
 };
@@ -201,6 +249,14 @@ absl::Status Engine::GrowWorkspace(uint64_t bytes) {
   return absl::OkStatus();
 }
 
+absl::Status Engine::ToHost(ops::Matrix* matrix, std::vector<float>* host) {
+  host->resize(static_cast<size_t>(matrix->rows) * static_cast<size_t>(matrix->cols));
+  RETURN_IF_ERROR(backend_->Read(*matrix, *host));
+  matrix->data = host->data();
+  matrix->stride = matrix->cols;
+  return absl::OkStatus();
+}
+
 absl::Status Engine::Forward(EngineModel& model, const Rows& rows,
                              std::span<const kv::Sequence* const> arriving,
                              const tier::CancelFlag* cancel, ops::Matrix* logits,
@@ -221,14 +277,21 @@ absl::Status Engine::Forward(EngineModel& model, const Rows& rows,
   input.kv = model.kv_geometry();
   input.logit_rows = rows.logit_rows;
   input.states = states;
-  PinnedWeights provider(model, manager_, clock_, arriving, cancel);
+  PinnedWeights provider(model, backend_, manager_, clock_, arriving, cancel);
   absl::StatusOr<ops::Matrix> result = model.architecture().Forward(
       input, *backend_, provider, {workspace_.data(), workspace_.bytes()});
   step->weight_wait_us += provider.wait_us();
   step->kv_wait_us += provider.kv_wait_us();
   step->moved_bytes += manager_->LoadedBytes(model.weights().tier_id()) - loaded_before;
-  RETURN_IF_ERROR(result.status());
+  if (!result.ok()) {
+    // What is queued still reads the workspace and the KV of sequences.
+    if (backend_->asynchronous()) backend_->Synchronize().IgnoreError();
+    return result.status();
+  }
   *logits = *result;
+  if (backend_->host_addressable() || logit_count == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(ToHost(logits, &host_logits_));
+  if (states != nullptr) RETURN_IF_ERROR(ToHost(states, &host_states_));
   return absl::OkStatus();
 }
 

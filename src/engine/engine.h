@@ -77,10 +77,13 @@ class Engine {
  private:
   struct Rows;
   // `arriving`: entries' KV that is waited for layer by layer. Adds waits to `result`.
+  // `logits` and `states` can be read and changed on the host until the next call.
   absl::Status Forward(EngineModel& model, const Rows& rows,
                        std::span<const kv::Sequence* const> arriving,
                        const tier::CancelFlag* cancel, ops::Matrix* logits, ops::Matrix* states,
                        StepResult* result);
+  // Copies `matrix` from device memory to `host` and lets it lie there.
+  absl::Status ToHost(ops::Matrix* matrix, std::vector<float>* host);
   // Makes the workspace at least `bytes` large.
   absl::Status GrowWorkspace(uint64_t bytes);
 
@@ -88,6 +91,8 @@ class Engine {
   tier::TierManager* manager_;
   const Clock* clock_;
   tier::DeviceBuffer workspace_;
+  // Where the host can't reach those in the workspace.
+  std::vector<float> host_logits_, host_states_;
   std::atomic<uint64_t> workspace_bytes_{0};
 };
 

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "os/mapping.h"
 #include "storage/remote/remote_store.h"
 
 namespace terrace::kv {
@@ -101,7 +102,16 @@ void Cache::WriteUsed(const BlockKey& key) {
 
 // A block that cannot be written is recomputed when it is missed; the stores count and report.
 void Cache::Write(const Block& block) {
-  const std::span<const std::byte> data(block.buffer.data(), block.buffer.bytes());
+  std::span<const std::byte> data(block.buffer.data(), block.buffer.bytes());
+  os::Mapping copy;  // where the host can't read the device's; aligned as the disk wants it
+  if (!manager_->unified()) {
+    absl::StatusOr<os::Mapping> memory = os::Mapping::Anonymous(data.size());
+    if (!memory.ok()) return;
+    copy = *std::move(memory);
+    const std::span<std::byte> bytes = copy.span().first(data.size());
+    if (!manager_->CopyToHost(data.data(), bytes).ok()) return;
+    data = bytes;
+  }
   if (store_ != nullptr) store_->Write(block.key, data).IgnoreError();
   if (remote_ == nullptr || !remote_->Write(block.key, data).ok()) return;
   absl::MutexLock lock(&mutex_);
@@ -324,8 +334,16 @@ void Cache::LoadInto(Batch& batch, size_t index) {
   absl::StatusOr<tier::DeviceBuffer> buffer =
       manager_->Allocate(batch.ask.owner, batch.ask.block_bytes);
   if (!buffer.ok()) return;
-  const absl::Status status =
-      remote_->Read(key, std::span<std::byte>(buffer->data(), batch.ask.block_bytes));
+  std::span<std::byte> out(buffer->data(), batch.ask.block_bytes);
+  os::Mapping copy;
+  if (!manager_->unified()) {
+    absl::StatusOr<os::Mapping> memory = os::Mapping::Anonymous(out.size());
+    if (!memory.ok()) return;
+    copy = *std::move(memory);
+    out = copy.span().first(out.size());
+  }
+  absl::Status status = remote_->Read(key, out);
+  if (status.ok() && copy) status = manager_->CopyToDevice(out, buffer->data());
   {
     absl::MutexLock lock(&mutex_);
     if (!status.ok()) {

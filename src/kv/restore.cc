@@ -21,7 +21,10 @@ constexpr uint64_t kHeaderBytes = storage::BlockStore::kDataOffset;
 }  // namespace
 
 Restore::Restore(Parts parts, RestoreAsk ask, std::function<void(Restore&)> ended)
-    : parts_(std::move(parts)), ask_(std::move(ask)), ended_(std::move(ended)) {}
+    : parts_(std::move(parts)),
+      ask_(std::move(ask)),
+      ended_(std::move(ended)),
+      separate_(!parts_.manager->unified()) {}
 
 // Slices end where layers end, rounded up to what direct I/O takes.
 void Restore::CutSlices() {
@@ -68,7 +71,13 @@ size_t Restore::Begin() {
     item.key = key;
     item.file = *std::move(file);
     item.buffer = *std::move(buffer);
-    item.data = item.buffer.data();
+    item.device = item.data = item.buffer.data();
+    if (separate_) {
+      absl::StatusOr<os::Mapping> host = os::Mapping::Anonymous(ask_.block_bytes);
+      if (!host.ok()) break;
+      item.host = *std::move(host);
+      item.data = item.host.data();
+    }
     items_.push_back(std::move(item));
   }
   if (items_.empty()) return 0;
@@ -121,7 +130,7 @@ void Restore::OnRead(size_t range, const absl::Status& status) {
     item.header = true;
   } else {
     item.arrived |= uint32_t{1} << slice;
-    if (--missing_[slice] == 0) changed_.SignalAll();
+    if (!separate_ && --missing_[slice] == 0) changed_.SignalAll();
   }
   if (item.hashing || NextSliceLocked(item) < 0) return;
   item.hashing = true;
@@ -152,8 +161,12 @@ void Restore::Hash(size_t index) {
     }
     if (item.hashed < ends_.size()) {
       const uint64_t begin = item.hashed == 0 ? 0 : ends_[item.hashed - 1];
-      if (!failed) item.hash.Add(item.data + begin, ends_[item.hashed] - begin);
+      const uint64_t bytes = ends_[item.hashed] - begin;
+      if (!failed) item.hash.Add(item.data + begin, bytes);
+      const bool copied = failed || CopyToDevice(item, begin, bytes);
       absl::MutexLock lock(&mutex_);
+      if (!copied) item.failed = spoiled_ = true;
+      if (separate_ && --missing_[item.hashed] == 0) changed_.SignalAll();
       ++item.hashed;
       continue;
     }
@@ -163,16 +176,23 @@ void Restore::Hash(size_t index) {
                 parts_.store->CheckRead(item.key, header, ask_.block_bytes, item.hash.Value()).ok();
     const bool again = !good;
     if (again && !cancelled) {
-      good = parts_.store->Read(item.key, {item.data, ask_.block_bytes}).ok();
+      good = parts_.store->Read(item.key, {item.data, ask_.block_bytes}).ok() &&
+             CopyToDevice(item, 0, ask_.block_bytes);
     }
     EndItem(index, good, again);
     return;
   }
 }
 
+bool Restore::CopyToDevice(const Item& item, uint64_t offset, uint64_t bytes) {
+  if (!separate_) return true;
+  return parts_.manager->CopyToDevice({item.data + offset, bytes}, item.device + offset).ok();
+}
+
 void Restore::EndItem(size_t index, bool good, bool again) {
   Item& item = items_[index];
   item.file.reset();
+  item.host = os::Mapping();
   absl::MutexLock lock(&mutex_);
   item.ended = true;
   item.hashing = false;

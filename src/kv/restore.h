@@ -1,9 +1,9 @@
 // KV blocks on their way from the disk store into device memory, layer by layer: the first layers
 // of all blocks are read first, so that a step may compute its first layers while later ones come.
-// Bytes are hashed as they arrive and compared when a block is whole; a step that has used them
-// waits for that (AwaitAll) before it believes anything that it computed. A block that fails is
-// read once more as a whole; if it fails again it ends the restore, and the blocks before it are
-// good.
+// On a device with memory of its own they are copied there slice by slice. Bytes are hashed as they
+// arrive and compared when a block is whole; a step that has used them waits for that (AwaitAll)
+// before it believes anything that it computed. A block that fails is read once more as a whole; if
+// it fails again it ends the restore, and the blocks before it are good.
 //
 // Thread-safe. Shared by the cache's threads, the callbacks of its reads and the sequence that
 // computes with it, hence held by shared_ptr.
@@ -60,7 +60,7 @@ class Restore : public std::enable_shared_from_this<Restore> {
 
   size_t size() const { return items_.size(); }
   bool file_gone() const { return gone_; }  // Begin found a block's file gone
-  std::byte* address(size_t i) const { return items_[i].data; }
+  std::byte* address(size_t i) const { return items_[i].device; }
   // Waits until `layer` of every block is in memory. Unavailable if a block cannot be had as it was
   // read (the blocks before it may be); Cancelled.
   absl::Status AwaitLayer(int32_t layer, const tier::CancelFlag* cancel);
@@ -76,9 +76,11 @@ class Restore : public std::enable_shared_from_this<Restore> {
     std::unique_ptr<os::DirectFile> file;
     // Given to the cache at the end; what it does not take stays for a step that computes with it.
     tier::DeviceBuffer buffer;
-    std::byte* data = nullptr;
-    uint32_t arrived = 0;  // bit i: slice i
-    uint32_t hashed = 0;   // slices, only touched by the worker that hashes
+    std::byte* device = nullptr;  // where the block lies in device memory
+    os::Mapping host;             // on a device with memory of its own, what it passes through
+    std::byte* data = nullptr;    // where its bytes are read to: one of the two
+    uint32_t arrived = 0;         // bit i: slice i
+    uint32_t hashed = 0;          // slices, only touched by the worker that hashes
     bool header = false;
     bool hashing = false;
     bool failed = false;
@@ -92,6 +94,8 @@ class Restore : public std::enable_shared_from_this<Restore> {
   void Hash(size_t index);
   // The next slice of `item` to hash, or -1 if there is none now.
   int NextSliceLocked(const Item& item) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // From where they were read to, if that is not the device's memory; false if that fails.
+  bool CopyToDevice(const Item& item, uint64_t offset, uint64_t bytes);
   void EndItem(size_t index, bool good, bool again);
   void End();
   absl::Status AwaitLocked(const std::function<bool()>& there, const tier::CancelFlag* cancel)
@@ -100,6 +104,7 @@ class Restore : public std::enable_shared_from_this<Restore> {
   const Parts parts_;
   RestoreAsk ask_;
   const std::function<void(Restore&)> ended_;
+  const bool separate_;         // device memory that the host can't read to
   std::vector<uint64_t> ends_;  // of slices in a block
   os::Mapping headers_;         // a page a block
   std::vector<Item> items_;     // not resized after Begin

@@ -9,14 +9,21 @@ namespace terrace::model {
 
 absl::Status Decoder::Pass::Embed() {
   RETURN_IF_ERROR(be_.EmbedRows(w_.Matrix(d_.embedding_), in_.tokens, c_.embedding_scale, b_.x));
-  if (d_.rope_factors_ != kAbsent) rope_factors_ = w_.Vector(d_.rope_factors_);
-  return absl::OkStatus();
+  if (d_.rope_factors_ == kAbsent) return absl::OkStatus();
+  return ReadVector(w_.Vector(d_.rope_factors_), &rope_factors_);
+}
+
+absl::Status Decoder::Pass::ReadVector(const ops::Vector& from, std::vector<float>* to) {
+  to->resize(static_cast<size_t>(from.size));
+  return be_.Read({const_cast<float*>(from.data), 1, from.size, from.size}, *to);
 }
 
 ops::RopeParams Decoder::Pass::RopeOf(int32_t layer) const {
   const LayerConfig& config = c_.layers[static_cast<size_t>(layer)];
   ops::RopeParams rope = config.rope;
-  if (config.window == 0) rope.frequency_factors = rope_factors_;
+  if (config.window == 0 && !rope_factors_.empty()) {
+    rope.frequency_factors = {rope_factors_.data(), static_cast<int32_t>(rope_factors_.size())};
+  }
   return rope;
 }
 

@@ -28,6 +28,8 @@ class Decoder::Pass {
   ops::Vector Optional(int32_t tensor) const {
     return tensor == kAbsent ? ops::Vector{} : w_.Vector(tensor);
   }
+  // A vector of weights on the host.
+  absl::Status ReadVector(const ops::Vector& from, std::vector<float>* to);
   ops::RopeParams RopeOf(int32_t layer) const;
   ops::AttentionParams AttentionParamsOf(int32_t layer) const;
   // Attention into block_out, from normed.
@@ -52,8 +54,10 @@ class Decoder::Pass {
   ops::Backend& be_;
   WeightProvider& w_;
   const Buffers& b_;
-  ops::Vector rope_factors_;
-  ops::ExpertRouting routing_;  // of the layer at hand
+  std::vector<float> rope_factors_;
+  // Of the layer at hand.
+  std::vector<float> scores_, selection_bias_;
+  ops::ExpertRouting routing_;
   std::vector<int32_t> used_experts_;
 };
 

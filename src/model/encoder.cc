@@ -7,7 +7,6 @@
 
 #include "base/status.h"
 #include "base/units.h"
-#include "ops/encoder.h"
 
 namespace terrace::model {
 
@@ -110,8 +109,8 @@ absl::Status Encoder::Embed(const ForwardInput& input, ops::Backend& backend,
   const std::vector<int32_t> first(input.tokens.size(), 0);  // all tokens are of the first type
   RETURN_IF_ERROR(backend.EmbedRows(weights.Matrix(types_), first, 1.0f, b.other));
   RETURN_IF_ERROR(backend.Add(b.x, b.other));
-  return ops::LayerNorm(backend, b.x, weights.Vector(norm_.weight), weights.Vector(norm_.bias),
-                        config_.norm_epsilon);
+  return backend.LayerNorm(b.x, weights.Vector(norm_.weight), weights.Vector(norm_.bias),
+                           config_.norm_epsilon);
 }
 
 absl::Status Encoder::Attend(const Layer& layer, const ForwardInput& input, ops::Backend& backend,
@@ -122,13 +121,13 @@ absl::Status Encoder::Attend(const Layer& layer, const ForwardInput& input, ops:
   const ops::MatMulTarget qkv[] = {target(layer.q, b.q), target(layer.k, b.k),
                                    target(layer.v, b.v)};
   RETURN_IF_ERROR(backend.MatMul(b.x, qkv));
-  RETURN_IF_ERROR(ops::AttendAll(backend, b.q, b.k, b.v, config_.heads, config_.attention_scale,
-                                 input.batch, b.attention));
+  RETURN_IF_ERROR(backend.AttendAll(b.q, b.k, b.v, config_.heads, config_.attention_scale,
+                                    input.batch, b.attention));
   const ops::MatMulTarget out = target(layer.out, b.other);
   RETURN_IF_ERROR(backend.MatMul(b.attention, {&out, 1}));
   RETURN_IF_ERROR(backend.Add(b.x, b.other));
-  return ops::LayerNorm(backend, b.x, weights.Vector(layer.out_norm.weight),
-                        weights.Vector(layer.out_norm.bias), config_.norm_epsilon);
+  return backend.LayerNorm(b.x, weights.Vector(layer.out_norm.weight),
+                           weights.Vector(layer.out_norm.bias), config_.norm_epsilon);
 }
 
 absl::Status Encoder::Ffn(const Layer& layer, ops::Backend& backend, WeightProvider& weights,
@@ -136,13 +135,13 @@ absl::Status Encoder::Ffn(const Layer& layer, ops::Backend& backend, WeightProvi
   const ops::MatMulTarget up{weights.Matrix(layer.up.weight), weights.Vector(layer.up.bias),
                              b.inner};
   RETURN_IF_ERROR(backend.MatMul(b.x, {&up, 1}));
-  RETURN_IF_ERROR(ops::GeluErf(backend, b.inner));
+  RETURN_IF_ERROR(backend.GeluErf(b.inner));
   const ops::MatMulTarget down{weights.Matrix(layer.down.weight), weights.Vector(layer.down.bias),
                                b.other};
   RETURN_IF_ERROR(backend.MatMul(b.inner, {&down, 1}));
   RETURN_IF_ERROR(backend.Add(b.x, b.other));
-  return ops::LayerNorm(backend, b.x, weights.Vector(layer.end_norm.weight),
-                        weights.Vector(layer.end_norm.bias), config_.norm_epsilon);
+  return backend.LayerNorm(b.x, weights.Vector(layer.end_norm.weight),
+                           weights.Vector(layer.end_norm.bias), config_.norm_epsilon);
 }
 
 absl::StatusOr<ops::Matrix> Encoder::Forward(const ForwardInput& input, ops::Backend& backend,
@@ -176,8 +175,8 @@ absl::StatusOr<ops::Matrix> Encoder::Forward(const ForwardInput& input, ops::Bac
     RETURN_IF_ERROR(with(Stage::kFfn, i, [&] { return Ffn(layer, backend, weights, b); }));
   }
   if (pooled == 0) return b.x;
-  RETURN_IF_ERROR(ops::Pool(backend, b.x, input.batch, config_.pooling == Pooling::kMean,
-                            config_.normalize_pooled, b.pooled));
+  RETURN_IF_ERROR(backend.Pool(b.x, input.batch, config_.pooling == Pooling::kMean,
+                               config_.normalize_pooled, b.pooled));
   return b.pooled;
 }
 

@@ -46,9 +46,16 @@ absl::Status Decoder::Pass::ExpertFfn(int32_t layer) {
   const LayerTensors& t = d_.layers_[static_cast<size_t>(layer)];
   const ops::MatMulTarget router{w_.Matrix(t.router), Optional(t.router_bias), b_.scores};
   RETURN_IF_ERROR(be_.MatMul(b_.normed, {&router, 1}));
-  RETURN_IF_ERROR(be_.Synchronize());
-  RETURN_IF_ERROR(
-      ops::RouteTokens(b_.scores, Optional(t.selection_bias), c_.experts.router, &routing_));
+  // Routing is the host's.
+  scores_.resize(static_cast<size_t>(b_.scores.rows) * static_cast<size_t>(b_.scores.cols));
+  RETURN_IF_ERROR(be_.Read(b_.scores, scores_));
+  ops::Vector selection_bias;
+  if (t.selection_bias != kAbsent) {
+    RETURN_IF_ERROR(ReadVector(w_.Vector(t.selection_bias), &selection_bias_));
+    selection_bias = {selection_bias_.data(), static_cast<int32_t>(selection_bias_.size())};
+  }
+  const ops::Matrix scores{scores_.data(), b_.scores.rows, b_.scores.cols, b_.scores.cols};
+  RETURN_IF_ERROR(ops::RouteTokens(scores, selection_bias, c_.experts.router, &routing_));
   ops::ExpertWeights weights;
   weights.gate_bias = Optional(t.gate_bias);
   weights.up_bias = Optional(t.up_bias);

@@ -81,15 +81,12 @@ class Backend {
 
   // out.row(t) = the sum over the experts of token t, ascending, of share * FFN of the expert. Each
   // used expert's weights are read once for all its tokens; those of unused ones are not looked at.
-  // out is neither x nor in `scratch`.
-  // Both this and GluClamped are composed of the other operators here; they read and write device
-  // memory from the host, so a backend whose memory the host can't reach overrides both.
+  // out is neither x nor in `scratch`. Composed of the other operators here.
   virtual absl::Status ExpertFfn(Matrix x, const ExpertRouting& routing,
                                  const ExpertWeights& weights, const ExpertScratch& scratch,
                                  Matrix out);
 
-  // out.row(r) *= sigmoid(x.row(r) . gate): how much of a shared expert a token takes. Composed on
-  // the host like ExpertFfn, with the same duty to override.
+  // out.row(r) *= sigmoid(x.row(r) . gate): how much of a shared expert a token takes.
   virtual absl::Status ScaleBySigmoid(Matrix x, Vector gate, Matrix out);
 
   // x += y.
@@ -101,8 +98,43 @@ class Backend {
   // out.row(i) = x.row(rows[i]).
   virtual absl::Status GatherRows(Matrix x, std::span<const int32_t> rows, Matrix out) = 0;
 
-  // Waits for all calls before it.
+  // x = 0.
+  virtual absl::Status Zero(Matrix x);
+  // out.row(rows[i]) += shares[i] * x.row(i), in order of i.
+  virtual absl::Status AddScaledRows(Matrix x, std::span<const int32_t> rows,
+                                     std::span<const float> shares, Matrix out);
+
+  // What encoders (BERT and its kin) need beside these.
+  // x[r] = (x[r] - mean(x[r])) / sqrt(variance(x[r]) + eps) * weight + bias, in place.
+  virtual absl::Status LayerNorm(Matrix x, Vector weight, Vector bias, float eps);
+  // x = x / 2 * (1 + erf(x / sqrt(2))), in place.
+  virtual absl::Status GeluErf(Matrix x);
+  // Attention in which every row of a sequence sees all rows of it. q, k, v and out are [rows,
+  // heads * dim]; `scale` multiplies q . k. out is none of the others.
+  virtual absl::Status AttendAll(Matrix q, Matrix k, Matrix v, int32_t heads, float scale,
+                                 const BatchRows& batch, Matrix out);
+  // out.row(i) = the mean of the rows of sequence i (`mean`), or its first row; of length 1 with
+  // `normalize`. out [sequences, cols of x].
+  virtual absl::Status Pool(Matrix x, const BatchRows& batch, bool mean, bool normalize,
+                            Matrix out);
+
+  // Whether the host may read and write the device's memory through its addresses, between calls.
+  // The operators that are implemented in this class do, but for ExpertFfn, which is composed of
+  // others; a backend whose memory the host can't reach overrides them.
+  virtual bool host_addressable() const { return true; }
+  // Copies x to the host: out [rows, cols] without gaps. Waits for all calls before it.
+  virtual absl::Status Read(Matrix x, std::span<float> out);
+
+  // Waits for all calls before it. The error of a call that failed after it returned is told here,
+  // once.
   virtual absl::Status Synchronize() = 0;
+  // Whether calls return before their work is done: then what they read has to stay until a later
+  // Synchronize, or a WaitFor of a mark that was set after them.
+  virtual bool asynchronous() const { return false; }
+  // A mark after all calls so far; waiting for one waits for all before it. Marks are forgotten at
+  // Synchronize.
+  virtual absl::StatusOr<uint64_t> Mark() { return 0; }
+  virtual absl::Status WaitFor(uint64_t) { return Synchronize(); }
 };
 
 }  // namespace terrace::ops

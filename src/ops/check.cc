@@ -1,5 +1,7 @@
 #include "ops/check.h"
 
+#include <algorithm>
+
 #include "base/status.h"
 #include "fmt/format.h"
 
@@ -175,6 +177,77 @@ absl::Status CheckGather(const Matrix& x, std::span<const int32_t> rows, const M
     if (row < 0 || row >= x.rows) {
       return Refuse("GatherRows", fmt::format("row {} of {}", row, x.rows));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAddScaledRows(const Matrix& x, std::span<const int32_t> rows,
+                                std::span<const float> shares, const Matrix& out) {
+  RETURN_IF_ERROR(CheckMatrix("AddScaledRows", "input", x));
+  RETURN_IF_ERROR(CheckMatrix("AddScaledRows", "output", out));
+  const bool fit = std::all_of(rows.begin(), rows.end(),
+                               [&](int32_t row) { return row >= 0 && row < out.rows; });
+  if (!fit || rows.size() != shares.size() || x.rows < static_cast<int64_t>(rows.size()) ||
+      x.cols != out.cols) {
+    return Refuse("AddScaledRows",
+                  fmt::format("{} rows and {} shares of [{}, {}] to [{}, {}]", rows.size(),
+                              shares.size(), x.rows, x.cols, out.rows, out.cols));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckScaleBySigmoid(const Matrix& x, const Vector& gate, const Matrix& out) {
+  RETURN_IF_ERROR(CheckMatrix("ScaleBySigmoid", "input", x));
+  RETURN_IF_ERROR(CheckMatrix("ScaleBySigmoid", "output", out));
+  if (gate.data != nullptr && gate.size == x.cols && out.rows == x.rows) return absl::OkStatus();
+  return Refuse("ScaleBySigmoid", fmt::format("input [{}, {}], gate of {}, output of {} rows",
+                                              x.rows, x.cols, gate.size, out.rows));
+}
+
+absl::Status CheckLayerNorm(const Matrix& x, const Vector& weight, const Vector& bias) {
+  RETURN_IF_ERROR(CheckMatrix("LayerNorm", "input", x));
+  const bool there = weight.data != nullptr && bias.data != nullptr;
+  if (there && weight.size == x.cols && bias.size == x.cols) return absl::OkStatus();
+  return Refuse("LayerNorm", fmt::format("input [{}, {}], weight of {}, bias of {}", x.rows, x.cols,
+                                         weight.size, bias.size));
+}
+
+namespace {
+
+// Every sequence has rows, all of them among `rows`.
+bool SequencesFit(const BatchRows& batch, int32_t rows) {
+  return std::all_of(batch.sequences.begin(), batch.sequences.end(), [&](const SequenceRows& s) {
+    return s.first_row >= 0 && s.rows >= 1 && s.rows <= rows && s.first_row <= rows - s.rows;
+  });
+}
+
+}  // namespace
+
+absl::Status CheckAttendAll(const Matrix& q, const Matrix& k, const Matrix& v, int32_t heads,
+                            const BatchRows& batch, const Matrix& out) {
+  RETURN_IF_ERROR(CheckSameShape("AttendAll", q, k));
+  RETURN_IF_ERROR(CheckSameShape("AttendAll", q, v));
+  RETURN_IF_ERROR(CheckSameShape("AttendAll", q, out));
+  if (heads >= 1 && q.cols % heads == 0 && SequencesFit(batch, q.rows)) return absl::OkStatus();
+  return Refuse("AttendAll", fmt::format("[{}, {}] with {} heads, {} sequences", q.rows, q.cols,
+                                         heads, batch.sequences.size()));
+}
+
+absl::Status CheckPool(const Matrix& x, const BatchRows& batch, const Matrix& out) {
+  RETURN_IF_ERROR(CheckMatrix("Pool", "input", x));
+  RETURN_IF_ERROR(CheckMatrix("Pool", "output", out));
+  if (out.cols == x.cols && static_cast<size_t>(out.rows) == batch.sequences.size() &&
+      SequencesFit(batch, x.rows)) {
+    return absl::OkStatus();
+  }
+  return Refuse("Pool", fmt::format("[{}, {}] of {} sequences to [{}, {}]", x.rows, x.cols,
+                                    batch.sequences.size(), out.rows, out.cols));
+}
+
+absl::Status CheckRead(const Matrix& x, std::span<const float> out) {
+  RETURN_IF_ERROR(CheckMatrix("Read", "input", x));
+  if (out.size() != static_cast<size_t>(x.rows) * static_cast<size_t>(x.cols)) {
+    return Refuse("Read", fmt::format("[{}, {}] into {}", x.rows, x.cols, out.size()));
   }
   return absl::OkStatus();
 }

@@ -29,6 +29,14 @@ absl::Status CheckStoreKv(const Matrix& k, const Matrix& v, int32_t layer,
 absl::Status CheckAttention(const Matrix& q, const AttentionParams& params,
                             const KvGeometry& geometry, const BatchRows& batch, const Matrix& out);
 absl::Status CheckGather(const Matrix& x, std::span<const int32_t> rows, const Matrix& out);
+absl::Status CheckAddScaledRows(const Matrix& x, std::span<const int32_t> rows,
+                                std::span<const float> shares, const Matrix& out);
+absl::Status CheckScaleBySigmoid(const Matrix& x, const Vector& gate, const Matrix& out);
+absl::Status CheckLayerNorm(const Matrix& x, const Vector& weight, const Vector& bias);
+absl::Status CheckAttendAll(const Matrix& q, const Matrix& k, const Matrix& v, int32_t heads,
+                            const BatchRows& batch, const Matrix& out);
+absl::Status CheckPool(const Matrix& x, const BatchRows& batch, const Matrix& out);
+absl::Status CheckRead(const Matrix& x, std::span<const float> out);
 
 }  // namespace terrace::ops
 

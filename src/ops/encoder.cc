@@ -1,21 +1,15 @@
-#include "ops/encoder.h"
-
-#include <fmt/format.h>
+// The operators of encoders where the host reaches the device's memory.
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "base/status.h"
+#include "ops/backend.h"
+#include "ops/check.h"
 
 namespace terrace::ops {
 namespace {
-
-absl::Status Misfit(std::string_view what, const Matrix& m) {
-  return absl::InvalidArgumentError(fmt::format("{}: [{}, {}] does not fit", what, m.rows, m.cols));
-}
-
-bool Same(const Matrix& a, const Matrix& b) { return a.rows == b.rows && a.cols == b.cols; }
 
 // One head of one sequence: `dim` columns from `column` on.
 void AttendHead(const Matrix& q, const Matrix& k, const Matrix& v, const SequenceRows& rows,
@@ -49,9 +43,9 @@ void AttendHead(const Matrix& q, const Matrix& k, const Matrix& v, const Sequenc
 
 }  // namespace
 
-absl::Status LayerNorm(Backend& backend, Matrix x, Vector weight, Vector bias, float eps) {
-  if (weight.size != x.cols || bias.size != x.cols) return Misfit("LayerNorm", x);
-  RETURN_IF_ERROR(backend.Synchronize());
+absl::Status Backend::LayerNorm(Matrix x, Vector weight, Vector bias, float eps) {
+  RETURN_IF_ERROR(CheckLayerNorm(x, weight, bias));
+  RETURN_IF_ERROR(Synchronize());
   for (int32_t r = 0; r < x.rows; ++r) {
     float* row = x.row(r);
     double mean = 0, variance = 0;
@@ -66,8 +60,9 @@ absl::Status LayerNorm(Backend& backend, Matrix x, Vector weight, Vector bias, f
   return absl::OkStatus();
 }
 
-absl::Status GeluErf(Backend& backend, Matrix x) {
-  RETURN_IF_ERROR(backend.Synchronize());
+absl::Status Backend::GeluErf(Matrix x) {
+  RETURN_IF_ERROR(CheckMatrix("GeluErf", "input", x));
+  RETURN_IF_ERROR(Synchronize());
   for (int32_t r = 0; r < x.rows; ++r) {
     float* row = x.row(r);
     for (int32_t i = 0; i < x.cols; ++i) {
@@ -77,16 +72,13 @@ absl::Status GeluErf(Backend& backend, Matrix x) {
   return absl::OkStatus();
 }
 
-absl::Status AttendAll(Backend& backend, Matrix q, Matrix k, Matrix v, int32_t heads, float scale,
-                       const BatchRows& batch, Matrix out) {
-  if (heads < 1 || q.cols % heads != 0 || !Same(q, k) || !Same(q, v) || !Same(q, out)) {
-    return Misfit("AttendAll", q);
-  }
-  RETURN_IF_ERROR(backend.Synchronize());
+absl::Status Backend::AttendAll(Matrix q, Matrix k, Matrix v, int32_t heads, float scale,
+                                const BatchRows& batch, Matrix out) {
+  RETURN_IF_ERROR(CheckAttendAll(q, k, v, heads, batch, out));
+  RETURN_IF_ERROR(Synchronize());
   std::vector<float> scores;
   const int32_t dim = q.cols / heads;
   for (const SequenceRows& rows : batch.sequences) {
-    if (rows.first_row < 0 || rows.first_row + rows.rows > q.rows) return Misfit("AttendAll", q);
     for (int32_t head = 0; head < heads; ++head) {
       AttendHead(q, k, v, rows, head * dim, dim, scale, &scores, out);
     }
@@ -94,15 +86,12 @@ absl::Status AttendAll(Backend& backend, Matrix q, Matrix k, Matrix v, int32_t h
   return absl::OkStatus();
 }
 
-absl::Status Pool(Backend& backend, Matrix x, const BatchRows& batch, bool mean, bool normalize,
-                  Matrix out) {
-  if (out.cols != x.cols || static_cast<size_t>(out.rows) != batch.sequences.size()) {
-    return Misfit("Pool", out);
-  }
-  RETURN_IF_ERROR(backend.Synchronize());
+absl::Status Backend::Pool(Matrix x, const BatchRows& batch, bool mean, bool normalize,
+                           Matrix out) {
+  RETURN_IF_ERROR(CheckPool(x, batch, out));
+  RETURN_IF_ERROR(Synchronize());
   for (int32_t s = 0; s < out.rows; ++s) {
     const SequenceRows& rows = batch.sequences[static_cast<size_t>(s)];
-    if (rows.rows < 1 || rows.first_row + rows.rows > x.rows) return Misfit("Pool", x);
     const int32_t count = mean ? rows.rows : 1;
     double squares = 0;
     for (int32_t i = 0; i < x.cols; ++i) {

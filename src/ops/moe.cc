@@ -122,10 +122,6 @@ Vector BiasOf(const Vector& all, int32_t expert, int32_t rows) {
   return {all.data + int64_t{expert} * rows, rows};
 }
 
-void AddScaled(const float* x, float scale, int32_t n, float* out) {
-  for (int32_t i = 0; i < n; ++i) out[i] += scale * x[i];
-}
-
 absl::Status CheckExperts(const Matrix& x, const ExpertRouting& routing, const ExpertWeights& w,
                           const ExpertScratch& s, const Matrix& out) {
   RETURN_IF_ERROR(CheckMatrix("ExpertFfn", "input", x));
@@ -276,18 +272,12 @@ absl::Status Backend::GluClamped(const GluClamp& clamp, Matrix gate, Matrix up, 
 absl::Status Backend::ExpertFfn(Matrix x, const ExpertRouting& routing, const ExpertWeights& w,
                                 const ExpertScratch& scratch, Matrix out) {
   RETURN_IF_ERROR(CheckExperts(x, routing, w, scratch, out));
-  RETURN_IF_ERROR(Synchronize());
-  for (int32_t r = 0; r < out.rows && !routing.add; ++r) {
-    std::memset(out.row(r), 0, static_cast<size_t>(out.cols) * sizeof(float));
-  }
+  if (!routing.add) RETURN_IF_ERROR(Zero(out));
   // A token's experts are summed in ascending order, whatever the other tokens of the batch.
   if (x.rows == 1) {
     RETURN_IF_ERROR(OneToken(*this, x, routing, w, scratch));
-    RETURN_IF_ERROR(Synchronize());
-    for (size_t i = 0; i < routing.rows.size(); ++i) {
-      AddScaled(scratch.down.row(static_cast<int64_t>(i)), routing.shares[i], out.cols, out.row(0));
-    }
-    return absl::OkStatus();
+    return AddScaledRows(Head(scratch.down, static_cast<int32_t>(routing.rows.size())),
+                         routing.rows, routing.shares, out);
   }
   for (int32_t e = 0; e < w.gate.count; ++e) {
     const auto first = static_cast<size_t>(routing.first[static_cast<size_t>(e)]);
@@ -305,23 +295,14 @@ absl::Status Backend::ExpertFfn(Matrix x, const ExpertRouting& routing, const Ex
     RETURN_IF_ERROR(RunGlu(*this, w, gate, up));
     const MatMulTarget outer{w.down.at(e), BiasOf(w.down_bias, e, down.cols), down};
     RETURN_IF_ERROR(MatMul(gate, {&outer, 1}));
-    RETURN_IF_ERROR(Synchronize());
-    for (int32_t i = 0; i < count; ++i) {
-      AddScaled(down.row(i), routing.shares[first + static_cast<size_t>(i)], out.cols,
-                out.row(rows[static_cast<size_t>(i)]));
-    }
+    const std::span<const float> shares(routing.shares.data() + first, rows.size());
+    RETURN_IF_ERROR(AddScaledRows(down, rows, shares, out));
   }
   return absl::OkStatus();
 }
 
 absl::Status Backend::ScaleBySigmoid(Matrix x, Vector gate, Matrix out) {
-  RETURN_IF_ERROR(CheckMatrix("ScaleBySigmoid", "input", x));
-  RETURN_IF_ERROR(CheckMatrix("ScaleBySigmoid", "output", out));
-  if (gate.data == nullptr || gate.size != x.cols || out.rows != x.rows) {
-    return absl::InvalidArgumentError(
-        fmt::format("ScaleBySigmoid: input [{}, {}], gate of {}, output of {} rows", x.rows, x.cols,
-                    gate.size, out.rows));
-  }
+  RETURN_IF_ERROR(CheckScaleBySigmoid(x, gate, out));
   RETURN_IF_ERROR(Synchronize());
   for (int32_t r = 0; r < x.rows; ++r) {
     double score = 0;

@@ -111,7 +111,7 @@ struct RopeParams {
   int32_t dim = 0;  // rotated dimensions, at the head's start
   float base = 10000.0f;
   float position_scale = 1.0f;   // linear scaling: positions are multiplied by it
-  Vector frequency_factors;      // [dim / 2], divides each frequency; absent: 1
+  Vector frequency_factors;      // [dim / 2] (host), divides each frequency; absent: 1
   float yarn_ext_factor = 0.0f;  // 0: no YaRN
   float yarn_attn_factor = 1.0f;
   float yarn_beta_fast = 32.0f;

@@ -23,7 +23,7 @@
 
 namespace terrace::server {
 
-enum class DeviceKind : uint8_t { kCpu, kSim };
+enum class DeviceKind : uint8_t { kCpu, kSim, kOpenCl, kGpu };
 
 // One entry of `models`.
 struct ModelConfig {
@@ -109,6 +109,10 @@ struct Config {
     uint64_t sim_memory_bytes = 4 * kGiB;
     uint64_t sim_link_bytes_per_s = 12 * kGiB;
     int64_t sim_link_latency_us = 10;
+    std::string opencl_device;         // number or part of a name; empty: the first that is no CPU
+    uint64_t opencl_memory_bytes = 0;  // 0: what the device says it has
+    int32_t gpu_number = 0;
+    uint64_t gpu_memory_bytes = 0;  // 0: what is free
   } device;
   struct {
     std::string level = "info";

@@ -3,11 +3,8 @@
 
 #include <charconv>
 #include <cmath>
-#include <cstdlib>
 
-#include "absl/time/time.h"
 #include "base/status.h"
-#include "base/text.h"
 #include "server/cidr.h"
 #include "server/config.h"
 
@@ -17,6 +14,11 @@ namespace {
 using std::string_view;
 
 absl::Status Invalid(std::string message) { return absl::InvalidArgumentError(std::move(message)); }
+
+constexpr std::pair<DeviceKind, string_view> kDeviceKinds[] = {{DeviceKind::kCpu, "cpu"},
+                                                               {DeviceKind::kSim, "sim"},
+                                                               {DeviceKind::kOpenCl, "opencl"},
+                                                               {DeviceKind::kGpu, "gpu"}};
 
 absl::Status SetInteger(string_view text, int32_t low, int32_t high, int32_t* out) {
   int32_t value = 0;
@@ -395,17 +397,26 @@ const ConfigKey kKeys[] = {
      [](string_view t, Config* c) { return SetTextOr("none", t, &c->kv.remote_password_file); },
      [](In c) { return TextOr("none", c.kv.remote_password_file); }},
 
-    {"device.kind", "cpu or sim", "cpu",
+    {"device.kind", "cpu, sim, opencl or gpu", "cpu",
      "cpu: compute in host memory. sim: the same with a memory of its own behind a link of set "
-     "speed, "
-     "a stand-in for an accelerator.",
+     "speed, a stand-in for an accelerator. opencl: a chip with a memory of its own, through the "
+     "OpenCL driver that the machine has. gpu: one through its maker's own driver. docs/DEVICES.md "
+     "says how far each is proven.",
      [](string_view t, Config* c) {
        std::string kind;
-       Status status = SetChoice(t, {"cpu", "sim"}, &kind);
-       if (status.ok()) c->device.kind = kind == "sim" ? DeviceKind::kSim : DeviceKind::kCpu;
+       Status status = SetChoice(t, {"cpu", "sim", "opencl", "gpu"}, &kind);
+       if (!status.ok()) return status;
+       for (const auto& [known, name] : kDeviceKinds) {
+         if (name == kind) c->device.kind = known;
+       }
        return status;
      },
-     [](In c) { return std::string(c.device.kind == DeviceKind::kSim ? "sim" : "cpu"); }},
+     [](In c) {
+       for (const auto& [known, name] : kDeviceKinds) {
+         if (known == c.device.kind) return std::string(name);
+       }
+       return std::string();
+     }},
     {"device.variant", "name or auto", "auto",
      "Kernels to use, by a name that `terrace debug variants` lists. auto: the fastest that this "
      "processor runs.",
@@ -442,6 +453,33 @@ const ConfigKey kKeys[] = {
     {"device.sim.link_latency", "duration", "10us", "Time that each copy takes beside its bytes.",
      [](string_view t, Config* c) { return SetDuration(t, &c->device.sim_link_latency_us); },
      [](In c) { return FormatDurationUs(c.device.sim_link_latency_us); }},
+
+    {"device.opencl.device", "number, name or auto", "auto",
+     "Which OpenCL device: its number, or a part of its or its platform's name. auto: the first "
+     "that is not a CPU, else the first.",
+     [](string_view t, Config* c) { return SetTextOr("auto", t, &c->device.opencl_device); },
+     [](In c) { return TextOr("auto", c.device.opencl_device); }},
+    {"device.opencl.memory", "size or auto", "auto",
+     "Memory to take on the OpenCL device. auto: what it says it has; of a CPU, half of that.",
+     [](string_view t, Config* c) {
+       c->device.opencl_memory_bytes = 0;
+       return t == "auto" ? absl::OkStatus() : SetBytes(t, kMiB, &c->device.opencl_memory_bytes);
+     },
+     [](In c) {
+       return c.device.opencl_memory_bytes ? BytesText(c.device.opencl_memory_bytes) : "auto";
+     }},
+    {"device.gpu.number", "number", "0", "Which GPU, as its driver counts them.",
+     [](string_view t, Config* c) { return SetInteger(t, 0, 1023, &c->device.gpu_number); },
+     [](In c) { return fmt::format("{}", c.device.gpu_number); }},
+    {"device.gpu.memory", "size or auto", "auto",
+     "Memory to take on the GPU. auto: what is free, but for half a GiB for its driver.",
+     [](string_view t, Config* c) {
+       c->device.gpu_memory_bytes = 0;
+       return t == "auto" ? absl::OkStatus() : SetBytes(t, kMiB, &c->device.gpu_memory_bytes);
+     },
+     [](In c) {
+       return c.device.gpu_memory_bytes ? BytesText(c.device.gpu_memory_bytes) : "auto";
+     }},
 
     {"log.level", "debug, info, warning, error or off", "info", "Lines below it are not written.",
      [](string_view t, Config* c) {
@@ -549,50 +587,5 @@ const ModelConfigKey kModelKeys[] = {
 
 std::span<const ConfigKey> ConfigKeys() { return kKeys; }
 std::span<const ModelConfigKey> ModelConfigKeys() { return kModelKeys; }
-
-std::string EnvironmentName(string_view key) {
-  std::string name = "TERRACE_";
-  for (char c : key) {
-    name += c == '.' ? '_' : c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-  }
-  return name;
-}
-
-absl::StatusOr<int64_t> ParseDurationUs(string_view text) {
-  absl::Duration duration;
-  // The widest duration in use is days; a tenth of the range of int64 leaves room for sums.
-  if (!absl::ParseDuration(std::string(text), &duration) || duration < absl::ZeroDuration() ||
-      duration > absl::Hours(24 * 365 * 100)) {
-    return Invalid(fmt::format(
-        "'{}' is not a duration: write a number and a unit, for example 300s, 5m or 200ms", text));
-  }
-  return absl::ToInt64Microseconds(duration);
-}
-
-std::string FormatDurationUs(int64_t us) { return absl::FormatDuration(absl::Microseconds(us)); }
-
-absl::Status CheckModelName(string_view name) {
-  constexpr string_view kExtra = "._:/@+-";
-  bool good = !name.empty() && name.size() <= 128 && name[0] != '/' && name[0] != '-';
-  for (char c : name) {
-    good = good && ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                    kExtra.find(c) != string_view::npos);
-  }
-  if (good) return absl::OkStatus();
-  return Invalid(fmt::format(
-      "'{}' is not a model name: use 1 to 128 letters, digits and . _ : / @ + -, and begin with "
-      "none of / and -",
-      ToValidUtf8(name.substr(0, 128))));
-}
-
-std::string DefaultDataFolder() {
-  if (const char* data = std::getenv("XDG_DATA_HOME"); data != nullptr && *data == '/') {
-    return std::string(data) + "/terrace";
-  }
-  if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/') {
-    return std::string(home) + "/.local/share/terrace";
-  }
-  return "/var/lib/terrace";
-}
 
 }  // namespace terrace::server

@@ -57,6 +57,10 @@ class TierManagerImpl {
   bool CouldFit(uint64_t bytes) const;
   bool CouldPin(ModelId model, uint32_t segment) const;
   uint64_t LoadedBytes(ModelId model) const;
+  bool unified() const { return unified_; }
+  // buffer_copies.cc
+  absl::Status CopyBuffer(device::CopyDirection direction, std::byte* to, const std::byte* from,
+                          uint64_t bytes) ABSL_LOCKS_EXCLUDED(buffer_stream_mutex_);
   TierSnapshot Snapshot() const;
   void VisitResident(
       const std::function<void(ModelId, uint32_t, std::span<const std::byte>)>& visit) const;
@@ -217,6 +221,9 @@ class TierManagerImpl {
   Reservation staging_reservation_;
   std::unique_ptr<device::Stream> stream_;
   absl::Mutex stream_mutex_;  // keeps a copy and its callback neighbours in the stream
+  // For copies of KV, which someone waits for: not behind weights in the same stream.
+  absl::Mutex buffer_stream_mutex_;
+  std::unique_ptr<device::Stream> buffer_stream_ ABSL_GUARDED_BY(buffer_stream_mutex_);
 
   mutable absl::Mutex mutex_;
   absl::CondVar changed_;  // a load ended, a pin or a buffer went

@@ -189,6 +189,11 @@ class TierManager {
     uint64_t queued_bytes = 0;
   };
   DiskLoad disk_load() const;
+  // Copies between device memory that the caller holds and the host, and waits.
+  absl::Status CopyToHost(const std::byte* from, std::span<std::byte> to);
+  absl::Status CopyToDevice(std::span<const std::byte> from, std::byte* to);
+  // Whether host and device addresses are the same bytes, so that neither copy is needed.
+  bool unified() const;
 
   // Where idle device memory may be asked back from; null for none. Set before other threads use
   // the manager; must outlive those uses.

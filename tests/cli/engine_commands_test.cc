@@ -216,6 +216,45 @@ TEST_F(EngineCommandsTest, RunsOnADeviceWithMemoryOfItsOwn) {
   EXPECT_EQ(json::parse(out_).at("text").as_string(), on_cpu);
 }
 
+TEST_F(EngineCommandsTest, RunsOnAnOpenClDeviceAndKeepsItsKernels) {
+  ASSERT_EQ(Terrace({"debug", "devices", "--json"}), 0) << err_;
+  if (json::parse(out_).as_array().empty()) GTEST_SKIP() << "no OpenCL device on this machine";
+  const std::vector<std::string> run = {"run",
+                                        Tiny("gemma3.gguf"),
+                                        "x",
+                                        "--temperature",
+                                        "0",
+                                        "--raw",
+                                        "--max-tokens",
+                                        "4",
+                                        "--json",
+                                        "--storage.disk.path",
+                                        folder_ + "/data"};
+  ASSERT_EQ(Terrace(run), 0) << err_;
+  const std::string on_cpu(json::parse(out_).at("text").as_string());
+  std::vector<std::string> on_device = run;
+  on_device.insert(on_device.end(), {"--device.kind", "opencl", "--device.opencl.memory", "64MiB"});
+  ASSERT_EQ(Terrace(on_device), 0) << err_;
+  EXPECT_EQ(json::parse(out_).at("text").as_string(), on_cpu);
+  EXPECT_FALSE(std::filesystem::is_empty(folder_ + "/data/kernels"));
+
+  on_device.insert(on_device.end(), {"--device.variant", "portable"});
+  EXPECT_EQ(Terrace(on_device), 1);
+  EXPECT_THAT(err_, HasSubstr("device.variant portable"));
+  on_device.resize(run.size());
+  on_device.insert(on_device.end(),
+                   {"--device.kind", "opencl", "--device.opencl.device", "no such chip"});
+  EXPECT_EQ(Terrace(on_device), 1);
+  EXPECT_THAT(err_, HasSubstr("no such chip"));
+}
+
+TEST_F(EngineCommandsTest, AGpuThatIsNotThereIsNamed) {
+  EXPECT_EQ(Terrace({"run", Tiny("gemma3.gguf"), "x", "--device.kind", "gpu", "--device.gpu.number",
+                     "1023"}),
+            1);
+  EXPECT_THAT(err_, HasSubstr("device.kind gpu"));
+}
+
 TEST_F(EngineCommandsTest, ImportPreparesOnce) {
   ASSERT_EQ(Terrace({"import", Tiny("qwen2.gguf"), "--json"}), 0) << err_;
   EXPECT_FALSE(json::parse(out_).at("already_there").as_bool());

@@ -1,17 +1,24 @@
 // One suite for every device: whatever a chip's folder does inside, it must behave like this.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "absl/synchronization/notification.h"
 #include "base/clock.h"
+#include "base/random.h"
+#include "cuda_fake.h"
 #include "device/cpu/cpu_device.h"
+#include "device/cuda/cuda_device.h"
 #include "device/device.h"
+#include "device/opencl/opencl_device.h"
 #include "device/sim/sim_device.h"
 #include "os/mapping.h"
 
@@ -167,31 +174,227 @@ TEST_P(DeviceConformanceTest, ACallbackMayAskForMore) {
 }
 
 TEST_P(DeviceConformanceTest, AFailedKernelStopsTheStreamUntilCleared) {
-  KernelSource bad{"bad", [](std::span<void* const>) { return absl::InternalError("boom"); }, ""};
+  KernelSource bad{"bad",
+                   [](std::span<const KernelArgument>) { return absl::InternalError("boom"); }, ""};
   int runs = 0;
   KernelSource good{"good",
-                    [](std::span<void* const> arguments) {
-                      ++*static_cast<int*>(arguments[0]);
+                    [](std::span<const KernelArgument> arguments) {
+                      ++*reinterpret_cast<int*>(arguments[0].memory);
                       return absl::OkStatus();
                     },
                     ""};
   auto bad_kernel = device_->CreateKernel(bad);
   if (absl::IsUnimplemented(bad_kernel.status())) GTEST_SKIP() << "no host kernels here";
   auto good_kernel = device_->CreateKernel(good).value();
-  void* arguments[] = {&runs};
+  const KernelArgument arguments[] = {KernelArgument::Memory(&runs)};
   auto stream = device_->CreateStream().value();
   absl::Status seen;
-  ASSERT_TRUE(stream->Launch(*good_kernel, arguments).ok());
-  ASSERT_TRUE(stream->Launch(**bad_kernel, arguments).ok());
-  ASSERT_TRUE(stream->Launch(*good_kernel, arguments).ok());
+  ASSERT_TRUE(stream->Launch(*good_kernel, {}, arguments).ok());
+  ASSERT_TRUE(stream->Launch(**bad_kernel, {}, arguments).ok());
+  ASSERT_TRUE(stream->Launch(*good_kernel, {}, arguments).ok());
   ASSERT_TRUE(stream->HostCallback([&](absl::Status status) { seen = status; }).ok());
   EXPECT_EQ(stream->Synchronize().code(), absl::StatusCode::kInternal);
   EXPECT_EQ(seen.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(runs, 1);
   stream->ClearError();
-  ASSERT_TRUE(stream->Launch(*good_kernel, arguments).ok());
+  ASSERT_TRUE(stream->Launch(*good_kernel, {}, arguments).ok());
   EXPECT_TRUE(stream->Synchronize().ok());
   EXPECT_EQ(runs, 2);
+}
+
+// y[i] = a x[i] + table[i]'s pointee, over work-groups of 32: every kind of argument.
+constexpr const char* kAxpy = R"(
+KERNEL(axpy)(MEM(x), MEM(y), MEM(table), SPACE, float a, int n) {
+  const int i = GROUP(0) * ITEMS(0) + ITEM(0);
+  if (i < n) {
+    GLOBAL float* z = (GLOBAL float*)RESOLVE(PTR(ulong, table)[i]);
+    PTR(float, y)[i] = a * PTR(float, x)[i] + z[0] + PLUS;
+  }
+})";
+
+TEST_P(DeviceConformanceTest, ASourceKernelComputesOnTheDevice) {
+  auto kernel = device_->CreateKernel({"axpy", nullptr, kAxpy, "PLUS=0.5f"});
+  if (absl::IsUnimplemented(kernel.status())) GTEST_SKIP() << "no run-time compiler here";
+  ASSERT_TRUE(kernel.ok()) << kernel.status();
+  constexpr int kCount = 1000;
+  std::vector<float> x(kCount), z(kCount), y(kCount);
+  std::vector<uint64_t> table(kCount);
+  // Three allocations, so that addresses of the table lie in different buffers where there are
+  // some.
+  std::byte* first = device_->Allocate(40 << 20).value();
+  std::byte* second = device_->Allocate(16 << 20).value();
+  std::byte* tables = device_->Allocate(1 << 20).value();
+  for (size_t i = 0; i < kCount; ++i) {
+    x[i] = static_cast<float>(i);
+    z[i] = static_cast<float>(i % 7);
+    table[i] = device_->KernelAddress(second + 4 * i);
+  }
+  const uint64_t bytes = kCount * sizeof(float);
+  auto stream = device_->CreateStream().value();
+  const auto up = [&](std::byte* to, const void* from, uint64_t n) {
+    return stream->CopyAsync(CopyDirection::kHostToDevice, to, static_cast<const std::byte*>(from),
+                             n);
+  };
+  std::byte* out = first + (1 << 20) + 4096 * 3 + 64;  // inside an allocation
+  ASSERT_TRUE(up(first, x.data(), bytes).ok());
+  ASSERT_TRUE(up(second, z.data(), bytes).ok());
+  ASSERT_TRUE(up(tables, table.data(), kCount * sizeof(uint64_t)).ok());
+  const KernelArgument arguments[] = {
+      KernelArgument::Memory(first), KernelArgument::Memory(out), KernelArgument::Memory(tables),
+      KernelArgument::Space(),       KernelArgument::Value(2.0f), KernelArgument::Value(kCount)};
+  ASSERT_TRUE(stream->Launch(**kernel, {{32, 1, 1}, {32, 1, 1}}, arguments).ok());
+  ASSERT_TRUE(stream
+                  ->CopyAsync(CopyDirection::kDeviceToHost, reinterpret_cast<std::byte*>(y.data()),
+                              out, bytes)
+                  .ok());
+  ASSERT_TRUE(stream->Synchronize().ok());
+  for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(y[i], 2 * x[i] + z[i] + 0.5f) << i;
+  for (std::byte* data : {first, second, tables}) device_->Free(data, 1);
+  EXPECT_EQ(device_->GetMemoryInfo().allocated_bytes, 0u);
+}
+
+TEST_P(DeviceConformanceTest, KernelsThatCannotRunAreRefusedOrStopTheStreamUntilCleared) {
+  auto kernel = device_->CreateKernel({"axpy", nullptr, kAxpy, "PLUS=0.5f"});
+  if (absl::IsUnimplemented(kernel.status())) GTEST_SKIP() << "no run-time compiler here";
+  ASSERT_TRUE(kernel.ok()) << kernel.status();
+  std::byte* data = device_->Allocate(4096).value();
+  float host = 0;
+  std::vector<KernelArgument> arguments(3, KernelArgument::Memory(data));
+  arguments.push_back(KernelArgument::Space());
+  arguments.push_back(KernelArgument::Value(2.0f));
+  arguments.push_back(KernelArgument::Value(0));
+  auto stream = device_->CreateStream().value();
+  const LaunchShape one{{1, 1, 1}, {1, 1, 1}};
+  EXPECT_TRUE(stream->Launch(**kernel, one, arguments).ok());
+  EXPECT_FALSE(stream->Launch(**kernel, {{1, 1, 1}, {0, 1, 1}}, arguments).ok());
+  EXPECT_FALSE(stream->Launch(**kernel, {{1, 1, 1}, {1u << 31, 1, 1}}, arguments).ok());
+  EXPECT_TRUE(stream->Synchronize().ok());
+  ASSERT_TRUE(stream->Launch(**kernel, one, std::span(arguments).first(2)).ok());
+  EXPECT_FALSE(stream->Synchronize().ok()) << "arguments are missing";
+  stream->ClearError();
+  EXPECT_TRUE(stream->Synchronize().ok());
+  arguments[0] = KernelArgument::Memory(&host);
+  EXPECT_FALSE(stream->Launch(**kernel, one, arguments).ok());
+  const KernelSource broken{"axpy", nullptr, "KERNEL(axpy)(int n) { this is no kernel }"};
+  EXPECT_EQ(device_->CreateKernel(broken).status().code(), absl::StatusCode::kInvalidArgument);
+  const KernelSource other{"axpy", nullptr, "KERNEL(other)(int n) {}"};
+  EXPECT_EQ(device_->CreateKernel(other).status().code(), absl::StatusCode::kInvalidArgument);
+  device_->Free(data, 4096);
+}
+
+// Allocations, copies of every direction at every offset and frees on two streams, each with what a
+// model in host memory says of it.
+class RandomOperations {
+ public:
+  RandomOperations(Device* device, uint64_t seed) : device_(device), random_(seed) {
+    for (auto& stream : streams_) stream = device->CreateStream().value();
+    event_ = device->CreateEvent().value();
+  }
+
+  void Step() {
+    const uint64_t choice = random_.Below(100);
+    if (ranges_.empty() || (choice < 4 && ranges_.size() < 40)) return Allocate();
+    Range& range = ranges_[random_.Below(ranges_.size())];
+    const uint64_t offset = random_.Below(range.model.size());
+    const uint64_t bytes = std::min<uint64_t>(1 + random_.Below(3000), range.model.size() - offset);
+    if (choice < 7) return Free(range);
+    if (choice < 10) return ChangeStream();
+    if (choice < 40) return Write(range, offset, bytes);
+    if (choice < 70) return Read(range, offset, bytes);
+    CopyTo(ranges_[random_.Below(ranges_.size())], range, offset, bytes);
+  }
+
+  // Waits, and compares everything that was read.
+  void Settle() {
+    for (auto& stream : streams_) ASSERT_TRUE(stream->Synchronize().ok());
+    for (const auto& [got, want] : expected_) ASSERT_EQ(*got, want);
+    held_.clear();
+    expected_.clear();
+    arrived_.clear();
+  }
+
+  void FreeAll() {
+    while (!ranges_.empty()) {
+      Read(ranges_.front(), 0, ranges_.front().model.size());
+      Free(ranges_.front());
+    }
+  }
+
+ private:
+  struct Range {
+    std::byte* data;
+    std::vector<std::byte> model;
+  };
+
+  std::vector<std::byte>& Held(uint64_t bytes) {
+    held_.emplace_back(bytes);
+    for (std::byte& byte : held_.back()) byte = static_cast<std::byte>(random_.Below(256));
+    return held_.back();
+  }
+  void Copy(CopyDirection direction, std::byte* to, const std::byte* from, uint64_t bytes) {
+    ASSERT_TRUE(streams_[on_]->CopyAsync(direction, to, from, bytes).ok());
+  }
+  void Allocate() {
+    std::vector<std::byte>& content = Held(1 + random_.Below(200'000));
+    auto data = device_->Allocate(content.size());
+    ASSERT_TRUE(data.ok()) << data.status();
+    ranges_.push_back({*data, content});
+    Copy(CopyDirection::kHostToDevice, *data, content.data(), content.size());
+  }
+  void Free(Range& range) {
+    Settle();
+    device_->Free(range.data, range.model.size());
+    std::swap(range, ranges_.back());
+    ranges_.pop_back();
+  }
+  void ChangeStream() {
+    ASSERT_TRUE(streams_[on_]->Record(event_.get()).ok());
+    on_ = 1 - on_;
+    ASSERT_TRUE(streams_[on_]->Wait(*event_).ok());
+  }
+  void Write(Range& range, uint64_t offset, uint64_t bytes) {
+    const std::vector<std::byte>& content = Held(bytes);
+    std::copy(content.begin(), content.end(), range.model.begin() + static_cast<ptrdiff_t>(offset));
+    Copy(CopyDirection::kHostToDevice, range.data + offset, content.data(), bytes);
+  }
+  void Read(Range& range, uint64_t offset, uint64_t bytes) {
+    arrived_.push_back(std::make_unique<std::vector<std::byte>>(bytes));
+    const auto from = range.model.begin() + static_cast<ptrdiff_t>(offset);
+    expected_.emplace_back(arrived_.back().get(),
+                           std::vector<std::byte>(from, from + static_cast<ptrdiff_t>(bytes)));
+    Copy(CopyDirection::kDeviceToHost, arrived_.back()->data(), range.data + offset, bytes);
+  }
+  void CopyTo(Range& target, Range& range, uint64_t offset, uint64_t bytes) {
+    if (&target == &range) return;  // copies on the device do not overlap
+    const uint64_t most = std::min<uint64_t>(bytes, target.model.size());
+    const uint64_t to = random_.Below(target.model.size() - most + 1);
+    std::copy_n(range.model.begin() + static_cast<ptrdiff_t>(offset), most,
+                target.model.begin() + static_cast<ptrdiff_t>(to));
+    Copy(CopyDirection::kDeviceToDevice, target.data + to, range.data + offset, most);
+  }
+
+  Device* const device_;
+  Random random_;
+  std::vector<Range> ranges_;
+  // What copies read or write in host memory stays until they have run.
+  std::deque<std::vector<std::byte>> held_;
+  std::vector<std::unique_ptr<std::vector<std::byte>>> arrived_;
+  std::vector<std::pair<std::vector<std::byte>*, std::vector<std::byte>>> expected_;
+  std::unique_ptr<Stream> streams_[2];
+  std::unique_ptr<Event> event_;
+  size_t on_ = 0;
+};
+
+TEST_P(DeviceConformanceTest, TenThousandRandomOperationsLeaveWhatAModelSays) {
+  constexpr uint64_t kSeed = 20261130;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  RandomOperations operations(device_.get(), kSeed);
+  for (int step = 0; step < 10'000 && !HasFatalFailure(); ++step) {
+    operations.Step();
+    if (step % 500 == 499) operations.Settle();
+  }
+  operations.FreeAll();
+  EXPECT_EQ(device_->GetMemoryInfo().allocated_bytes, 0u);
 }
 
 TEST_P(DeviceConformanceTest, BadRequestsAreRefused) {
@@ -217,22 +420,41 @@ TEST_P(DeviceConformanceTest, DestroyingAStreamWaits) {
   EXPECT_EQ(ran, 50);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, DeviceConformanceTest,
-                         testing::Values(Subject{"cpu",
-                                                 [](uint64_t bytes, const Clock*) {
-                                                   CpuDeviceOptions options;
-                                                   options.memory_bytes = bytes;
-                                                   return CreateCpuDevice(options);
-                                                 }},
-                                         Subject{"sim",
-                                                 [](uint64_t bytes,
-                                                    const Clock* clock) -> std::unique_ptr<Device> {
-                                                   SimDeviceOptions options;
-                                                   options.memory_bytes = bytes;
-                                                   options.to_device = {4e9, 20};
-                                                   options.to_host = {4e9, 20};
-                                                   return CreateSimDevice(options, clock).value();
-                                                 }}),
+std::vector<Subject> Subjects() {
+  std::vector<Subject> subjects = {
+      Subject{"cpu",
+              [](uint64_t bytes, const Clock*) {
+                CpuDeviceOptions options;
+                options.memory_bytes = bytes;
+                return CreateCpuDevice(options);
+              }},
+      Subject{"sim", [](uint64_t bytes, const Clock* clock) -> std::unique_ptr<Device> {
+                SimDeviceOptions options;
+                options.memory_bytes = bytes;
+                options.to_device = {4e9, 20};
+                options.to_host = {4e9, 20};
+                return CreateSimDevice(options, clock).value();
+              }}};
+  subjects.push_back({"cuda_fake", [](uint64_t bytes, const Clock*) {
+                        // Ends with the device: only one is in use at a time.
+                        static std::unique_ptr<CudaFake> fake;
+                        fake = std::make_unique<CudaFake>();
+                        CudaOptions options;
+                        options.memory_bytes = bytes;
+                        return CreateCudaDevice(options, FakeDriver(fake.get()), nullptr).value();
+                      }});
+  // `./dev setup` installs one that computes on the CPU; without any, the others are still tested.
+  const absl::StatusOr<std::vector<OpenClDeviceName>> found = ListOpenClDevices();
+  if (!found.ok() || found->empty()) return subjects;
+  subjects.push_back({"opencl", [](uint64_t bytes, const Clock*) {
+                        OpenClOptions options;
+                        options.memory_bytes = bytes;
+                        return CreateOpenClDevice(options).value();
+                      }});
+  return subjects;
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceConformanceTest, testing::ValuesIn(Subjects()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

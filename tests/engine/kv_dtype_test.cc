@@ -49,6 +49,7 @@ TEST(KvDType, LogitsStayWithinTheRoundingOfKeysAndValues) {
   for (const ops::CpuVariant& variant : ops::CpuVariants()) {
     if (variant.supported) variants.emplace_back(variant.name);
   }
+  if (HaveOpenCl()) variants.emplace_back("opencl");
   for (const std::string& variant : variants) {
     for (const char* arch : {"qwen3", "gemma3", "phi3"}) {
       SCOPED_TRACE(std::string(arch) + " on " + variant);

@@ -17,8 +17,10 @@
 #include "base/units.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/thread_team.h"
+#include "device/opencl/opencl_device.h"
 #include "engine/engine.h"
 #include "ops/cpu/cpu_backend.h"
+#include "ops/opencl/kernel_backend.h"
 #include "ops/ref/ref_backend.h"
 #include "tier/tier_manager.h"
 #include "weights/model_weights.h"
@@ -69,14 +71,40 @@ class TempFolder {
   std::string path_;
 };
 
+// Whether this machine has an OpenCL device.
+inline bool HaveOpenCl() {
+  const auto found = device::ListOpenClDevices();
+  return found.ok() && !found->empty();
+}
+
+// One for the whole program, so that kernels are compiled once. Its memory lies in several buffers.
+inline device::Device* SharedOpenCl() {
+  static const std::unique_ptr<device::Device> shared = [] {
+    device::OpenClOptions options;
+    options.memory_bytes = 256 * kMiB;
+    options.buffer_bytes = 64 * kMiB;
+    auto made = device::CreateOpenClDevice(options);
+    EXPECT_TRUE(made.ok()) << made.status();
+    return *std::move(made);
+  }();
+  return shared.get();
+}
+
 class Rig {
  public:
-  // `variant` "ref" or the name of a CPU variant. `deterministic`: a row's result does not depend
-  // on how many others are computed with it, as tests need that compare batches exactly.
+  // `variant` "ref", the name of a CPU variant, or "opencl" for a device with memory of its own
+  // (see HaveOpenCl). `deterministic`: a row's result does not depend on how many others are
+  // computed with it, as tests need that compare batches exactly.
   Rig(const std::string& variant, uint64_t budget_bytes, int threads = 2,
       bool deterministic = false)
-      : team_(threads), device_(device::CreateCpuDevice()) {
-    if (variant == "ref") {
+      : team_(threads), cpu_(device::CreateCpuDevice()) {
+    device::Device* device = cpu_.get();
+    if (variant == "opencl") {
+      device = SharedOpenCl();
+      auto backend = ops::CreateKernelBackend(device);
+      EXPECT_TRUE(backend.ok()) << backend.status();
+      backend_ = *std::move(backend);
+    } else if (variant == "ref") {
       backend_ = ops::CreateRefBackend(&team_);
     } else {
       auto backend = ops::CreateCpuBackend(variant, &team_, {.deterministic = deterministic});
@@ -85,7 +113,7 @@ class Rig {
     }
     tier::TierManagerOptions options;
     options.device_budget_bytes = budget_bytes;
-    auto manager = tier::TierManager::Create(options, device_.get(), &clock_);
+    auto manager = tier::TierManager::Create(options, device, &clock_);
     EXPECT_TRUE(manager.ok()) << manager.status();
     manager_ = *std::move(manager);
     engine_ = std::make_unique<Engine>(backend_.get(), manager_.get(), &clock_);
@@ -117,7 +145,7 @@ class Rig {
   TempFolder images_;
   RealClock clock_;
   ThreadTeam team_;
-  std::unique_ptr<device::Device> device_;
+  std::unique_ptr<device::Device> cpu_;
   std::unique_ptr<ops::Backend> backend_;
   std::unique_ptr<tier::TierManager> manager_;
   std::unique_ptr<Engine> engine_;

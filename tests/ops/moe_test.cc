@@ -17,6 +17,7 @@
 #include "device/cpu/thread_team.h"
 #include "ops/cpu/cpu_backend.h"
 #include "ops/ref/ref_backend.h"
+#include "staged_backend.h"
 
 namespace terrace::ops {
 namespace {
@@ -135,6 +136,8 @@ class ExpertFfnTest : public testing::TestWithParam<std::string> {
   void SetUp() override {
     if (GetParam() == "ref") {
       backend_ = CreateRefBackend(&team_);
+    } else if (GetParam() == "kernels" || GetParam() == "scalar") {
+      backend_ = CreateStagedBackend(GetParam() == "scalar");
     } else {
       auto backend = CreateCpuBackend(GetParam(), &team_, {.deterministic = true});
       ASSERT_TRUE(backend.ok()) << backend.status();
@@ -296,6 +299,7 @@ std::vector<std::string> Names() {
   for (const CpuVariant& variant : CpuVariants()) {
     if (variant.supported) names.push_back(variant.name);
   }
+  if (HaveKernelDevice()) names.insert(names.end(), {"kernels", "scalar"});
   return names;
 }
 INSTANTIATE_TEST_SUITE_P(Backends, ExpertFfnTest, testing::ValuesIn(Names()),

@@ -15,6 +15,7 @@
 #include "ops/backend.h"
 #include "ops/cpu/cpu_backend.h"
 #include "ops/ref/ref_backend.h"
+#include "staged_backend.h"
 #include "tensor/dequantize.h"
 #include "tensor/half.h"
 
@@ -24,16 +25,19 @@ inline Matrix View(std::vector<float>& data, int rows, int cols, int64_t stride 
   return {data.data(), rows, cols, stride == 0 ? cols : stride};
 }
 
-// Variants that this machine runs.
+// Variants that this machine runs: the processor's, and "kernels" of the common dialect where it
+// has a device that compiles them.
 inline std::vector<std::string> SupportedVariants() {
   std::vector<std::string> names;
   for (const CpuVariant& v : CpuVariants()) {
     if (v.supported) names.push_back(v.name);
   }
+  if (HaveKernelDevice()) names.insert(names.end(), {"kernels", "scalar"});
   return names;
 }
 
 inline std::unique_ptr<Backend> MustCreate(const std::string& variant, ThreadTeam* team) {
+  if (variant == "kernels" || variant == "scalar") return CreateStagedBackend(variant == "scalar");
   auto backend = CreateCpuBackend(variant, team);
   EXPECT_TRUE(backend.ok()) << backend.status();
   return backend.ok() ? std::move(backend).value() : nullptr;

@@ -73,7 +73,7 @@ class RecordingSink final : public TokenSink {
 class SchedulerTest : public testing::Test {
  protected:
   void Start(uint64_t budget_bytes, SchedulerOptions options = {}) {
-    rig_ = std::make_unique<Rig>(ops::BestCpuVariant(), budget_bytes, 2, true);
+    rig_ = std::make_unique<Rig>(variant_, budget_bytes, 2, true);
     if (use_cache_) {
       storage::BlockStoreOptions store_options;
       store_options.folder = folder_.path();
@@ -142,6 +142,7 @@ class SchedulerTest : public testing::Test {
     store_.reset();
   }
 
+  std::string variant_ = ops::BestCpuVariant();
   bool use_cache_ = false;
   uint64_t disk_cap_bytes_ = 64 * kMiB;
   storage::RemoteStore* remote_ = nullptr;

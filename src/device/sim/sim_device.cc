@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,68 +15,48 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "device/host_stream.h"
-#include "device/range_set.h"
+#include "device/range_allocator.h"
 #include "os/mapping.h"
 
 namespace terrace::device {
 namespace {
 
-// First fit.
+// The device's memory: a mapping and what of it is given out.
 class Arena {
  public:
-  explicit Arena(os::Mapping mapping) : mapping_(std::move(mapping)) {
-    free_.Add({0, mapping_.bytes()});
-  }
+  explicit Arena(os::Mapping mapping) : mapping_(std::move(mapping)), ranges_(mapping_.bytes()) {}
 
   absl::StatusOr<std::byte*> Allocate(uint64_t bytes, const std::string& device) {
-    uint64_t largest = 0;
-    for (const auto& [begin, end] : free_.ranges()) {
-      largest = std::max(largest, end - begin);
-      if (end - begin < bytes) continue;
-      const uint64_t offset = begin;
-      free_.Remove({offset, offset + bytes});
-      used_[offset] = bytes;
-      allocated_ += bytes;
-      return mapping_.data() + offset;
-    }
+    const std::optional<uint64_t> offset = ranges_.Allocate(bytes);
+    if (offset.has_value()) return mapping_.data() + *offset;
     return absl::ResourceExhaustedError(
         fmt::format("{}: {} asked for, {} of {} are allocated, the largest free range has {}",
-                    device, FormatBytes(bytes), FormatBytes(allocated_),
-                    FormatBytes(mapping_.bytes()), FormatBytes(largest)));
+                    device, FormatBytes(bytes), FormatBytes(ranges_.allocated()),
+                    FormatBytes(mapping_.bytes()), FormatBytes(ranges_.LargestFree())));
   }
 
   void Free(std::byte* data) {
-    auto found = used_.find(static_cast<uint64_t>(data - mapping_.data()));
-    if (found == used_.end()) return;
-    auto [offset, bytes] = *found;
-    used_.erase(found);
-    allocated_ -= bytes;
+    const auto offset = static_cast<uint64_t>(data - mapping_.data());
+    const uint64_t bytes = ranges_.Free(offset);
     // Pages really leave, so that a resident-set reading of a test means something.
-    (void)mapping_.Discard(offset, bytes);
-    free_.Add({offset, offset + bytes});
+    if (bytes > 0) (void)mapping_.Discard(offset, bytes);
   }
 
   // True if [data, data + bytes) lies in one allocation.
   bool Holds(const std::byte* data, uint64_t bytes) const {
     if (data < mapping_.data() || data >= mapping_.data() + mapping_.bytes()) return false;
-    const auto offset = static_cast<uint64_t>(data - mapping_.data());
-    auto after = used_.upper_bound(offset);
-    if (after == used_.begin()) return false;
-    auto at = std::prev(after);
-    return offset - at->first <= at->second && bytes <= at->second - (offset - at->first);
+    return ranges_.Holds(static_cast<uint64_t>(data - mapping_.data()), bytes);
   }
 
   bool Overlaps(const std::byte* data, uint64_t bytes) const {
     return data < mapping_.data() + mapping_.bytes() && data + bytes > mapping_.data();
   }
 
-  uint64_t allocated() const { return allocated_; }
+  uint64_t allocated() const { return ranges_.allocated(); }
 
  private:
   os::Mapping mapping_;
-  uint64_t allocated_ = 0;
-  RangeSet free_;                      // offsets
-  std::map<uint64_t, uint64_t> used_;  // offset to bytes
+  RangeAllocator ranges_;
 };
 
 class SimDeviceImpl final : public SimDevice, public CopyModel {
@@ -158,8 +138,9 @@ class SimDeviceImpl final : public SimDevice, public CopyModel {
     absl::Status HostCallback(std::function<void(absl::Status)> callback) override {
       return stream_->HostCallback(std::move(callback));
     }
-    absl::Status Launch(const Kernel& kernel, std::span<void* const> arguments) override {
-      return stream_->Launch(kernel, arguments);
+    absl::Status Launch(const Kernel& kernel, const LaunchShape& shape,
+                        std::span<const KernelArgument> arguments) override {
+      return stream_->Launch(kernel, shape, arguments);
     }
     absl::Status Record(Event* event) override { return stream_->Record(event); }
     absl::Status Wait(const Event& event) override { return stream_->Wait(event); }

@@ -26,6 +26,8 @@
 #include <cstdint>
 #include <span>
 
+#include "absl/status/status.h"
+#include "ops/types.h"
 #include "tensor/dtype.h"
 
 namespace terrace::ops::cpu {
@@ -38,6 +40,13 @@ uint64_t PackedGroupBytes(DType dtype, int32_t cols);
 
 // Packs `rows` (1..16) plain rows that follow each other at `source` into one group.
 void PackGroup(DType dtype, int32_t cols, int32_t rows, const std::byte* source, std::byte* packed);
+
+// The bytes of a matrix in `layout`, and its conversion from plain rows, for backends that read
+// Layout::kRows16 and kPlain. InvalidArgument for sizes that do not fit, Unimplemented for a layout
+// that the dtype does not have.
+uint64_t PackedMatrixBytes(Layout layout, DType dtype, int32_t rows, int32_t cols);
+absl::Status PackMatrix(Layout layout, DType dtype, int32_t rows, int32_t cols,
+                        std::span<const std::byte> source, std::span<std::byte> packed);
 
 // The float32 values of row `row` of a packed matrix: bit-equal to DequantizeRow of the plain row.
 void UnpackRow(DType dtype, const std::byte* packed, int64_t row, std::span<float> out);

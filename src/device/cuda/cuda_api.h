@@ -1,0 +1,81 @@
+// The entry points of NVIDIA's driver that this build uses, declared here; the library is opened
+// when it is wanted. Names are those that the library exports (with their version suffixes). Other
+// chips whose driver has the same shape fill the same table from their own library.
+#ifndef TERRACE_DEVICE_CUDA_CUDA_API_H_
+#define TERRACE_DEVICE_CUDA_CUDA_API_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace terrace::device::cuda {
+
+using Result = int;
+using Ordinal = int;
+using Address = uint64_t;
+using ContextHandle = struct ContextObject*;
+using StreamHandle = struct StreamObject*;
+using EventHandle = struct EventObject*;
+using ModuleHandle = struct ModuleObject*;
+using FunctionHandle = struct FunctionObject*;
+
+inline constexpr Result kSuccess = 0;
+inline constexpr Result kInvalidValue = 1;
+inline constexpr Result kOutOfMemory = 2;
+inline constexpr Result kNoDevice = 100;
+inline constexpr Result kInvalidImage = 200;
+inline constexpr Result kNotFound = 500;
+inline constexpr Result kNotReady = 600;
+
+inline constexpr int kMaxThreadsPerBlock = 1;  // attributes
+inline constexpr int kMajorCapability = 75;
+inline constexpr int kMinorCapability = 76;
+inline constexpr unsigned kNonBlocking = 1;    // of a stream
+inline constexpr unsigned kDisableTiming = 2;  // of an event
+
+// One function a member, by its name without "cu" and suffix.
+struct Driver {
+  Result (*Init)(unsigned) = nullptr;
+  Result (*GetErrorString)(Result, const char**) = nullptr;
+  Result (*DeviceGetCount)(int*) = nullptr;
+  Result (*DeviceGet)(Ordinal*, int) = nullptr;
+  Result (*DeviceGetName)(char*, int, Ordinal) = nullptr;
+  Result (*DeviceGetAttribute)(int*, int, Ordinal) = nullptr;
+  Result (*DevicePrimaryCtxRetain)(ContextHandle*, Ordinal) = nullptr;
+  Result (*DevicePrimaryCtxRelease)(Ordinal) = nullptr;
+  Result (*CtxSetCurrent)(ContextHandle) = nullptr;
+  Result (*MemGetInfo)(size_t*, size_t*) = nullptr;
+  Result (*MemAlloc)(Address*, size_t) = nullptr;
+  Result (*MemFree)(Address) = nullptr;
+  Result (*MemcpyHtoDAsync)(Address, const void*, size_t, StreamHandle) = nullptr;
+  Result (*MemcpyDtoHAsync)(void*, Address, size_t, StreamHandle) = nullptr;
+  Result (*MemcpyDtoDAsync)(Address, Address, size_t, StreamHandle) = nullptr;
+  Result (*StreamCreate)(StreamHandle*, unsigned) = nullptr;
+  Result (*StreamDestroy)(StreamHandle) = nullptr;
+  Result (*StreamSynchronize)(StreamHandle) = nullptr;
+  Result (*StreamWaitEvent)(StreamHandle, EventHandle, unsigned) = nullptr;
+  Result (*EventCreate)(EventHandle*, unsigned) = nullptr;
+  Result (*EventDestroy)(EventHandle) = nullptr;
+  Result (*EventRecord)(EventHandle, StreamHandle) = nullptr;
+  Result (*EventQuery)(EventHandle) = nullptr;
+  Result (*EventSynchronize)(EventHandle) = nullptr;
+  Result (*ModuleLoadData)(ModuleHandle*, const void*) = nullptr;
+  Result (*ModuleUnload)(ModuleHandle) = nullptr;
+  Result (*ModuleGetFunction)(FunctionHandle*, ModuleHandle, const char*) = nullptr;
+  Result (*LaunchKernel)(FunctionHandle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                         unsigned, StreamHandle, void**, void**) = nullptr;
+};
+
+// The functions of libcuda.so.1, or of `library` if not empty. NotFound without it,
+// FailedPrecondition naming a function that it lacks. The library stays open.
+absl::StatusOr<Driver> LoadDriver(const std::string& library = "");
+
+// OK for kSuccess, else a status that names `call` and the error.
+absl::Status ToStatus(const Driver& driver, Result code, const char* call);
+
+}  // namespace terrace::device::cuda
+
+#endif  // TERRACE_DEVICE_CUDA_CUDA_API_H_

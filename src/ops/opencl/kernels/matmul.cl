@@ -1,0 +1,401 @@
+// y = W x + b and embedding, for one weight format, on weights in layout r16-1
+// (src/ops/cpu/packing.h): groups of 16 rows whose codes lie beside each other, so that 16 lanes
+// read neighbouring words. The format comes as macros:
+//   FLOAT_KIND  0: a block format; else bytes of a float's kind: 1 F32, 2 F16, 3 BF16, 4 E4M3,
+//               5 E5M2, 6 W8A8's codes, a scale each row (activations stay as they are)
+//   BITS, OFFSET, TABLE (0: none, 1 IQ4, 2 MXFP4, 3 IQ3), SUBS (sub-scales of 32 columns),
+//   HAS_MIN, HAS_BIAS, E8M0, BLOCK_GROUPS (of 32 columns in a block)
+//
+// A lane is a row of W. Where an item has vector registers (VECTOR_ITEMS) it is all 16 lanes; else
+// an item is one lane and SLICES of them share a row's columns.
+
+#if VECTOR_ITEMS
+#define SLICES 1
+typedef float16 lanes_f;
+typedef uint16 lanes_u;
+typedef int16 lanes_i;
+#define LANE 0
+#define LOAD_WORDS(p) vload16(0, (GLOBAL const uint *)(p))
+#define LOAD_HALVES(p) vload_half16(0, (GLOBAL const half *)(p))
+#define LOAD_UCHARS(p) convert_float16(vload16(0, (GLOBAL const uchar *)(p)))
+#define LOAD_CHARS(p) convert_float16(vload16(0, (GLOBAL const schar *)(p)))
+#define LOAD_FLOATS(p) vload16(0, (GLOBAL const float *)(p))
+#define LOAD_UCHARS_U(p) convert_uint16(vload16(0, (GLOBAL const uchar *)(p)))
+#define LOAD_USHORTS_U(p) convert_uint16(vload16(0, (GLOBAL const ushort *)(p)))
+#define TO_FLOAT(v) convert_float16(as_int16(v))
+#define BITS_FLOAT(v) as_float16(v)
+#define SPREAD(x) ((float16)(x))
+#define SPREAD_U(x) ((uint16)(x))
+#define CHOOSE(no, yes, which) select(no, yes, which)
+#else
+#define SLICES 8
+typedef float lanes_f;
+typedef uint lanes_u;
+#define LANE ITEM(0)
+#define LOAD_WORDS(p) (((GLOBAL const uint *)(p))[ITEM(0)])
+#define LOAD_HALVES(p) LOAD_HALF((p) + 2 * ITEM(0))
+#define LOAD_UCHARS(p) ((float)((GLOBAL const uchar *)(p))[ITEM(0)])
+#define LOAD_CHARS(p) ((float)((GLOBAL const schar *)(p))[ITEM(0)])
+#define LOAD_FLOATS(p) (((GLOBAL const float *)(p))[ITEM(0)])
+#define LOAD_UCHARS_U(p) ((uint)((GLOBAL const uchar *)(p))[ITEM(0)])
+#define LOAD_USHORTS_U(p) ((uint)((GLOBAL const ushort *)(p))[ITEM(0)])
+#define TO_FLOAT(v) ((float)(int)(v))
+#define BITS_FLOAT(v) AS_FLOAT(v)
+#define SPREAD(x) (x)
+#define SPREAD_U(x) (x)
+#define CHOOSE(no, yes, which) ((which) ? (yes) : (no))
+#endif
+
+#define ROWS_A_GROUP 16
+
+#if FLOAT_KIND == 0
+
+#define D_BYTES (E8M0 ? 16 : 32)
+#define DMIN_BYTES ((HAS_MIN || HAS_BIAS) ? 32 : 0)
+#define SCALE_BYTES (SUBS * 16)
+#define MIN_BYTES (HAS_MIN ? SUBS * 16 : 0)
+#define PLANE_BYTES (BITS * 64)
+#define GROUP_BYTES (SCALE_BYTES + MIN_BYTES + PLANE_BYTES)
+#define BLOCK_BYTES (D_BYTES + DMIN_BYTES + BLOCK_GROUPS * GROUP_BYTES)
+#define BLOCK_COLS (BLOCK_GROUPS * 32)
+
+#if TABLE
+// Selected by arithmetic rather than memory: the entries are a handful of constants, and lanes of a
+// vector have no common address. IQ4 comes from a table of its own.
+#if TABLE == 1
+CONSTANT float kIq4Values[16] = {-127.0f, -104.0f, -83.0f, -65.0f, -49.0f, -35.0f, -22.0f, -10.0f,
+                                 1.0f,    13.0f,   25.0f,  38.0f,  53.0f,  69.0f,  89.0f,  113.0f};
+#elif TABLE == 2
+CONSTANT float kMxfp4Values[16] = {0.0f, 1.0f,  2.0f,  3.0f,  4.0f,  6.0f,  8.0f,  12.0f,
+                                   0.0f, -1.0f, -2.0f, -3.0f, -4.0f, -6.0f, -8.0f, -12.0f};
+#endif
+FUNCTION float table_entry(uint code) {
+#if TABLE == 1
+  return kIq4Values[code];
+#elif TABLE == 2
+  return kMxfp4Values[code];
+#else
+  const float magnitude = (float)(int)(2 * (code & 7) + 1);
+  return code & 8 ? -magnitude : magnitude;
+#endif
+}
+#if VECTOR_ITEMS
+FUNCTION lanes_f decode(lanes_u code) {
+  return (float16)(table_entry(code.s0), table_entry(code.s1), table_entry(code.s2),
+                   table_entry(code.s3), table_entry(code.s4), table_entry(code.s5),
+                   table_entry(code.s6), table_entry(code.s7), table_entry(code.s8),
+                   table_entry(code.s9), table_entry(code.sa), table_entry(code.sb),
+                   table_entry(code.sc), table_entry(code.sd), table_entry(code.se),
+                   table_entry(code.sf));
+}
+#else
+FUNCTION lanes_f decode(lanes_u code) { return table_entry(code); }
+#endif
+#else
+FUNCTION lanes_f decode(lanes_u code) { return TO_FLOAT(code) - SPREAD((float)OFFSET); }
+#endif
+
+// The words of unit `unit` (columns 4 unit .. 4 unit + 3, a byte each) in the planes of a group.
+FUNCTION lanes_u unit_codes(GLOBAL const uchar *planes, int unit) {
+#if BITS == 8
+  return LOAD_WORDS(planes + unit * 64);
+#elif BITS >= 4
+  lanes_u words = (LOAD_WORDS(planes + (unit % 4) * 64) >> SPREAD_U((unit / 4) * 4U)) &
+                  SPREAD_U(0x0f0f0f0fU);
+#if BITS == 5
+  words |= ((LOAD_WORDS(planes + 256) >> SPREAD_U((uint)unit)) & SPREAD_U(0x01010101U))
+           << SPREAD_U(4U);
+#elif BITS == 6
+  words |= ((LOAD_WORDS(planes + 256 + (unit % 2) * 64) >> SPREAD_U((unit / 2) * 2U)) &
+            SPREAD_U(0x03030303U))
+           << SPREAD_U(4U);
+#endif
+  return words;
+#else
+  lanes_u words = (LOAD_WORDS(planes + (unit % 2) * 64) >> SPREAD_U((unit / 2) * 2U)) &
+                  SPREAD_U(0x03030303U);
+#if BITS == 3
+  words |= ((LOAD_WORDS(planes + 128) >> SPREAD_U((uint)unit)) & SPREAD_U(0x01010101U))
+           << SPREAD_U(2U);
+#endif
+  return words;
+#endif
+}
+
+FUNCTION lanes_f load_d(GLOBAL const uchar *block) {
+#if E8M0
+  // Half of 2^(e - 127), as the table's entries are twice the format's values. Exponents 0 and 1
+  // give subnormal numbers.
+  const lanes_u e = LOAD_UCHARS_U(block);
+  return CHOOSE(BITS_FLOAT(SPREAD_U(0x00200000U) << (e & SPREAD_U(1U))),
+                BITS_FLOAT((e - SPREAD_U(1U)) << SPREAD_U(23U)), e >= SPREAD_U(2U));
+#else
+  return LOAD_HALVES(block);
+#endif
+}
+
+// d * scale and the bias of sub-block `sub` (of 2) of the group at `group`.
+FUNCTION lanes_f sub_scale(lanes_f d, GLOBAL const uchar *group, int sub) {
+#if SUBS
+  return d * LOAD_CHARS(group + (SUBS == 2 ? sub : 0) * 16);
+#else
+  return d;
+#endif
+}
+FUNCTION lanes_f sub_bias(lanes_f dmin, GLOBAL const uchar *group, int sub) {
+#if HAS_MIN
+  return -(dmin * LOAD_UCHARS(group + SCALE_BYTES + (SUBS == 2 ? sub : 0) * 16));
+#else
+  return dmin;
+#endif
+}
+
+// sums[t] += W's lanes . x's row t over the columns that belong to `slice`.
+#define ACCUMULATE(TILE)                                                                        \
+  for (int b = slice; b < cols / BLOCK_COLS; b += SLICES) {                                     \
+    GLOBAL const uchar *block = weights + (long)b * BLOCK_BYTES;                                \
+    const lanes_f d = load_d(block);                                                            \
+    const lanes_f dmin = DMIN_BYTES ? LOAD_HALVES(block + D_BYTES * (DMIN_BYTES != 0))          \
+                                    : SPREAD(0.0f);                                             \
+    for (int g = 0; g < BLOCK_GROUPS; ++g) {                                                    \
+      GLOBAL const uchar *group = block + D_BYTES + DMIN_BYTES + g * GROUP_BYTES;               \
+      GLOBAL const uchar *planes = group + SCALE_BYTES + MIN_BYTES;                             \
+      const int col = b * BLOCK_COLS + g * 32;                                                  \
+      for (int sub = 0; sub < 2; ++sub) {                                                       \
+        const lanes_f scale = sub_scale(d, group, sub);                                         \
+        const lanes_f bias = sub_bias(dmin, group, sub);                                        \
+        lanes_f dot[TILE];                                                                      \
+        float sum[TILE];                                                                        \
+        for (int t = 0; t < TILE; ++t) {                                                        \
+          dot[t] = SPREAD(0.0f);                                                                \
+          sum[t] = 0.0f;                                                                        \
+        }                                                                                       \
+        for (int unit = 4 * sub; unit < 4 * sub + 4; ++unit) {                                  \
+          const lanes_u words = unit_codes(planes, unit);                                       \
+          for (int k = 0; k < 4; ++k) {                                                         \
+            const lanes_f w = decode((words >> SPREAD_U(8U * k)) & SPREAD_U(255U));             \
+            for (int t = 0; t < TILE; ++t) {                                                    \
+              const float value = xs[t][col + 4 * unit + k];                                    \
+              dot[t] = fma(w, SPREAD(value), dot[t]);                                           \
+              if (DMIN_BYTES) sum[t] += value;                                                  \
+            }                                                                                   \
+          }                                                                                     \
+        }                                                                                       \
+        for (int t = 0; t < TILE; ++t) {                                                        \
+          sums[t] = fma(scale, dot[t], sums[t]);                                                \
+          if (DMIN_BYTES) sums[t] = fma(bias, SPREAD(sum[t]), sums[t]);                         \
+        }                                                                                       \
+      }                                                                                         \
+    }                                                                                           \
+  }
+
+#else  // float formats
+
+#if FLOAT_KIND == 1
+#define COLUMN_BYTES 64
+#elif FLOAT_KIND <= 3
+#define COLUMN_BYTES 32
+#else
+#define COLUMN_BYTES 16
+#endif
+
+#define MANTISSA_BITS (FLOAT_KIND == 4 ? 3U : 2U)
+#define REBIAS (FLOAT_KIND == 4 ? 120U : 112U)
+#define SMALLEST (FLOAT_KIND == 4 ? 0x1p-9f : 0x1p-16f)
+#define LARGEST (FLOAT_KIND == 4 ? 0x7eU : 0x7cU)
+
+FUNCTION lanes_f load_column(GLOBAL const uchar *weights, int col) {
+#if FLOAT_KIND == 1
+  return LOAD_FLOATS(weights + (long)col * 64);
+#elif FLOAT_KIND == 2
+  return LOAD_HALVES(weights + (long)col * 32);
+#elif FLOAT_KIND == 3
+  // [column pair][16 rows][2]
+  const lanes_u pair = LOAD_WORDS(weights + (long)(col / 2) * 64);
+  return BITS_FLOAT(col % 2 ? pair & SPREAD_U(0xffff0000U) : pair << SPREAD_U(16U));
+#elif FLOAT_KIND == 6
+  // [16 rows] scales, then [4 columns][16 rows][4] codes that are biased by 128.
+  const lanes_u words = LOAD_WORDS(weights + 64 + (long)(col / 4) * 64);
+  const lanes_u code = (words >> SPREAD_U(8U * (uint)(col % 4))) & SPREAD_U(255U);
+  return LOAD_FLOATS(weights) * (TO_FLOAT(code) - SPREAD(128.0f));
+#else
+  const lanes_u byte = LOAD_UCHARS_U(weights + (long)col * 16);
+  // OCP FP8: E4M3 has a bias of 7 and only 0x7f and 0xff are no numbers; E5M2 is the high byte of a
+  // half float.
+  const lanes_u magnitude = byte & SPREAD_U(0x7fU);
+  const lanes_u exponent = magnitude >> SPREAD_U(MANTISSA_BITS);
+  const lanes_u mantissa = magnitude & SPREAD_U((1U << MANTISSA_BITS) - 1U);
+  const lanes_f small = TO_FLOAT(mantissa) * SPREAD(SMALLEST);
+  lanes_f value =
+      BITS_FLOAT((magnitude << SPREAD_U(23U - MANTISSA_BITS)) + SPREAD_U(REBIAS << 23));
+  value = CHOOSE(value, small, exponent == SPREAD_U(0U));
+#if FLOAT_KIND == 5
+  value = CHOOSE(value, SPREAD(INFINITY), magnitude == SPREAD_U(0x7cU));
+#endif
+  value = CHOOSE(value, SPREAD(NAN), magnitude > SPREAD_U(LARGEST));
+  return CHOOSE(value, -value, (byte & SPREAD_U(0x80U)) != SPREAD_U(0U));
+#endif
+}
+
+#define ACCUMULATE(TILE)                                                    \
+  for (int c = slice; c < cols; c += SLICES) {                              \
+    const lanes_f w = load_column(weights, c);                              \
+    for (int t = 0; t < TILE; ++t) sums[t] = fma(w, SPREAD(xs[t][c]), sums[t]); \
+  }
+
+#endif  // FLOAT_KIND
+
+// Columns above `cols` of a row in the group that begins at row `first`, for one row of x.
+#if VECTOR_ITEMS
+#define WRITE(t)                                                                      \
+  {                                                                                   \
+    float lane_sums[16];                                                              \
+    vstore16(sums[t], 0, lane_sums);                                                  \
+    for (int lane = 0; lane < 16 && first + lane < rows; ++lane) {                    \
+      const float b = has_bias ? PTR(float, bias)[first + lane] : 0.0f;               \
+      PTR(float, out)[(long)(row + t) * out_stride + first + lane] = lane_sums[lane] + b; \
+    }                                                                                 \
+  }
+#else
+#define WRITE(t)                                                                      \
+  {                                                                                   \
+    LOCAL float *mine = scratch + ITEM(1) * 16 + ITEM(0);                             \
+    BARRIER();                                                                        \
+    *mine = sums[t];                                                                  \
+    BARRIER();                                                                        \
+    if (ITEM(1) == 0 && first + ITEM(0) < rows) {                                     \
+      float total = 0.0f;                                                             \
+      for (int s = 0; s < SLICES; ++s) total += scratch[s * 16 + ITEM(0)];            \
+      const float b = has_bias ? PTR(float, bias)[first + ITEM(0)] : 0.0f;            \
+      PTR(float, out)[(long)(row + t) * out_stride + first + ITEM(0)] = total + b;    \
+    }                                                                                 \
+  }
+#endif
+
+// One group 16 rows of W (GROUP(0)) for TILE rows of x (GROUP(1)); rows past n are computed on the
+// last one and not written. Each element is summed in the same order whatever the tile.
+#define MATMUL(NAME, TILE)                                                                   \
+  KERNEL(NAME)(MEM(w), MEM(x), MEM(bias), MEM(out), int has_bias, int rows, int cols, int n, \
+               long group_bytes, long x_stride, long out_stride) {                           \
+    SCRATCH                                                                                  \
+    const int first = GROUP(0) * 16;                                                         \
+    const int row = GROUP(1) * TILE;                                                         \
+    const int slice = SLICES > 1 ? ITEM(1) : 0;                                              \
+    GLOBAL const uchar *weights = PTR(uchar, w) + GROUP(0) * group_bytes;                    \
+    GLOBAL const float *xs[TILE];                                                            \
+    lanes_f sums[TILE];                                                                      \
+    for (int t = 0; t < TILE; ++t) {                                                         \
+      xs[t] = PTR(float, x) + (row + t < n ? row + t : n - 1) * x_stride;                    \
+      sums[t] = SPREAD(0.0f);                                                                \
+    }                                                                                        \
+    ACCUMULATE(TILE)                                                                         \
+    for (int t = 0; t < TILE; ++t) {                                                         \
+      if (row + t < n) WRITE(t)                                                              \
+    }                                                                                        \
+  }
+
+#if VECTOR_ITEMS
+#define SCRATCH
+#else
+#define SCRATCH SHARED float scratch[16 * SLICES];
+#endif
+
+MATMUL(matmul_1, 1)
+MATMUL(matmul_8, 8)
+
+// ---- Embedding ----
+
+#if FLOAT_KIND == 0
+// The value in one lane of a word's byte, as exact as the format's definition: no fused operations.
+FUNCTION float plane_code(GLOBAL const uchar *planes, int lane, int col) {
+  const int unit = col / 4;
+  const int at = lane * 4 + col % 4;
+#if BITS == 8
+  return (float)planes[unit * 64 + at];
+#elif BITS >= 4
+  int code = (planes[(unit % 4) * 64 + at] >> ((unit / 4) * 4)) & 15;
+#if BITS == 5
+  code |= ((planes[256 + at] >> unit) & 1) << 4;
+#elif BITS == 6
+  code |= ((planes[256 + (unit % 2) * 64 + at] >> ((unit / 2) * 2)) & 3) << 4;
+#endif
+  return (float)code;
+#else
+  int code = (planes[(unit % 2) * 64 + at] >> ((unit / 2) * 2)) & 3;
+#if BITS == 3
+  code |= ((planes[128 + at] >> unit) & 1) << 2;
+#endif
+  return (float)code;
+#endif
+}
+
+FUNCTION float weight_at(GLOBAL const uchar *weights, int lane, int col) {
+  EXACT_STEPS
+  GLOBAL const uchar *block = weights + (long)(col / BLOCK_COLS) * BLOCK_BYTES;
+  GLOBAL const uchar *group =
+      block + D_BYTES + DMIN_BYTES + (col % BLOCK_COLS / 32) * GROUP_BYTES;
+  const int in_group = col % 32;
+  const int sub = SUBS == 2 ? in_group / 16 : 0;
+#if E8M0
+  const uint e = block[lane];
+  const float d = AS_FLOAT(e >= 2 ? (e - 1) << 23 : 0x00200000U << e);
+#else
+  const float d = LOAD_HALF(block + 2 * lane);
+#endif
+#if SUBS
+  const float scale = d * (float)((GLOBAL const schar *)group)[sub * 16 + lane];
+#else
+  const float scale = d;
+#endif
+  const float code = plane_code(group + SCALE_BYTES + MIN_BYTES, lane, in_group);
+#if TABLE
+  const float q = table_entry((uint)code);
+#else
+  const float q = code - (float)OFFSET;
+#endif
+  const float product = scale * q;
+#if HAS_MIN
+  const float min = (float)group[SCALE_BYTES + sub * 16 + lane];
+  return product - LOAD_HALF(block + D_BYTES + 2 * lane) * min;
+#elif HAS_BIAS
+  return product + LOAD_HALF(block + D_BYTES + 2 * lane);
+#else
+  return product;
+#endif
+}
+#else
+FUNCTION float weight_at(GLOBAL const uchar *weights, int lane, int col) {
+#if FLOAT_KIND == 1
+  return ((GLOBAL const float *)weights)[(long)col * 16 + lane];
+#elif FLOAT_KIND == 2
+  return LOAD_HALF(weights + ((long)col * 16 + lane) * 2);
+#elif FLOAT_KIND == 3
+  const uint pair = ((GLOBAL const uint *)weights)[(long)(col / 2) * 16 + lane];
+  return AS_FLOAT(col % 2 ? pair & 0xffff0000U : pair << 16);
+#elif FLOAT_KIND == 6
+  const float code = (float)weights[64 + (long)(col / 4) * 64 + lane * 4 + col % 4];
+  return ((GLOBAL const float *)weights)[lane] * (code - 128.0f);
+#else
+  const uint byte = weights[(long)col * 16 + lane];
+  const uint magnitude = byte & 0x7fU;
+  float value = AS_FLOAT((magnitude << (23 - MANTISSA_BITS)) + (REBIAS << 23));
+  if (magnitude >> MANTISSA_BITS == 0) value = (float)(int)magnitude * SMALLEST;
+  if (FLOAT_KIND == 5 && magnitude == 0x7cU) value = INFINITY;
+  if (magnitude > LARGEST) value = NAN;
+  return byte & 0x80U ? -value : value;
+#endif
+}
+#endif
+
+// out.row(i) = scale * table.row(ids[i]); one item an element.
+KERNEL(embed)(MEM(w), MEM(ids), MEM(out), float scale, int rows, int cols, long group_bytes,
+              long out_stride) {
+  const long index = (long)GROUP(0) * ITEMS(0) + ITEM(0);
+  if (index >= (long)rows * cols) return;
+  const int row = (int)(index / cols);
+  const int col = (int)(index % cols);
+  const int id = PTR(int, ids)[row];
+  GLOBAL const uchar *weights = PTR(uchar, w) + (long)(id / 16) * group_bytes;
+  const float value = weight_at(weights, id % 16, col);
+  PTR(float, out)[row * out_stride + col] = scale * value;
+}
