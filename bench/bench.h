@@ -66,6 +66,7 @@ std::span<const Bench> Benches();
 
 // Each in a file of its own.
 absl::StatusOr<std::vector<Row>> RunSwitch(const Context& context);
+absl::StatusOr<std::vector<Row>> RunLink(const Context& context);
 absl::StatusOr<std::vector<Row>> RunKv(const Context& context);
 absl::StatusOr<std::vector<Row>> RunStreams(const Context& context);
 absl::StatusOr<std::vector<Row>> RunArbiter(const Context& context);

@@ -19,6 +19,7 @@ constexpr Bench kBenches[] = {
     {"engine", "prefill and decode by format and batch, as shares of the machine's limits",
      RunEngine},
     {"switch", "switching between models: in memory and from disk", AtEnd<RunSwitch>},
+    {"link", "a cold model behind a link of set speed: loading beside computing", AtEnd<RunLink>},
     {"zipf", "20 models, memory for five: eviction policies on a trace and in a run",
      AtEnd<RunZipf>},
     {"larger", "a model three times the budget, dense and with experts: bytes a token",

@@ -62,11 +62,15 @@ class Waiter {
 absl::StatusOr<std::unique_ptr<Bed>> Bed::Create(const Context& context, uint64_t budget_bytes,
                                                  const std::string& policy) {
   server::Config config;
+  config.memory.eviction_policy = policy;
+  if (budget_bytes > 0) config.memory.device_budget_bytes = budget_bytes;
+  return Create(context, std::move(config));
+}
+
+absl::StatusOr<std::unique_ptr<Bed>> Bed::Create(const Context& context, server::Config config) {
   config.storage.disk_path = context.cache_folder + "/store";
   config.memory.hot_keep_us = 0;
-  config.memory.eviction_policy = policy;
   config.device.threads = context.threads;
-  if (budget_bytes > 0) config.memory.device_budget_bytes = budget_bytes;
   auto bed = std::make_unique<Bed>();
   bed->store_ = cli::ImageFolder(config);
   bed->clock_ = context.clock;
@@ -116,10 +120,10 @@ absl::StatusOr<Answered> Bed::Answer(const engine::EngineModel& model, int32_t p
                   info.moved_bytes, info.completion_tokens};
 }
 
-uint64_t Bed::LoadedBytes() const {
+uint64_t Bed::LoadedBytes(std::string_view from) const {
   uint64_t bytes = 0;
   for (const tier::LinkState& link : runtime_->manager().Snapshot().links) {
-    if (link.name.starts_with("disk")) bytes += link.bytes;
+    if (link.name.starts_with(from)) bytes += link.bytes;
   }
   return bytes;
 }

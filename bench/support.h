@@ -38,6 +38,8 @@ class Bed {
   // `budget_bytes` 0: as much as the device has. Models and images lie in the cache folder.
   static absl::StatusOr<std::unique_ptr<Bed>> Create(const Context& context, uint64_t budget_bytes,
                                                      const std::string& policy = "cost");
+  // With everything as `config` says but for the folder, threads and the time that models stay.
+  static absl::StatusOr<std::unique_ptr<Bed>> Create(const Context& context, server::Config config);
 
   // Opens a model and waits until its image is complete.
   absl::StatusOr<std::shared_ptr<engine::EngineModel>> Open(const std::string& name,
@@ -48,8 +50,8 @@ class Bed {
   // `tokens` greedy ones instead.
   absl::StatusOr<Answered> Answer(const engine::EngineModel& model, int32_t prompt_tokens,
                                   int32_t tokens, uint64_t salt);
-  // Bytes moved over all links from disk since start.
-  uint64_t LoadedBytes() const;
+  // Bytes moved over all links whose names begin with `from` since start.
+  uint64_t LoadedBytes(std::string_view from = "disk") const;
   // The file that holds the image of `model`.
   std::string ImagePath(const engine::EngineModel& model) const;
 

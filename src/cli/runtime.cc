@@ -10,50 +10,15 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "cli/config_options.h"
+#include "cli/device_choice.h"
 #include "cli/model_argument.h"
-#include "device/cpu/cpu_device.h"
 #include "device/cpu/cpu_info.h"
-#include "device/cuda/cuda_device.h"
-#include "device/opencl/opencl_device.h"
-#include "device/sim/sim_device.h"
 #include "ops/cpu/cpu_backend.h"
-#include "ops/opencl/kernel_backend.h"
 #include "ops/ref/ref_backend.h"
 #include "weights/model_weights.h"
 
 namespace terrace::cli {
 namespace {
-
-absl::StatusOr<std::unique_ptr<device::Device>> CreateDevice(const server::Config& config,
-                                                             const Clock* clock) {
-  if (config.device.kind == server::DeviceKind::kCpu) return device::CreateCpuDevice();
-  if (config.device.kind == server::DeviceKind::kOpenCl) {
-    device::OpenClOptions opencl;
-    opencl.device = config.device.opencl_device;
-    opencl.memory_bytes = config.device.opencl_memory_bytes;
-    opencl.cache_folder = KernelFolder(config);
-    absl::StatusOr<std::unique_ptr<device::Device>> opened = device::CreateOpenClDevice(opencl);
-    if (!opened.ok()) return WithContext(opened.status(), "device.kind opencl");
-    return opened;
-  }
-  if (config.device.kind == server::DeviceKind::kGpu) {
-    device::CudaOptions gpu;
-    gpu.ordinal = config.device.gpu_number;
-    gpu.memory_bytes = config.device.gpu_memory_bytes;
-    gpu.cache_folder = KernelFolder(config);
-    absl::StatusOr<std::unique_ptr<device::Device>> opened = device::CreateCudaDevice(gpu);
-    if (!opened.ok()) return WithContext(opened.status(), "device.kind gpu");
-    return opened;
-  }
-  const device::SimLink link{static_cast<double>(config.device.sim_link_bytes_per_s),
-                             config.device.sim_link_latency_us};
-  device::SimDeviceOptions options;
-  options.memory_bytes = config.device.sim_memory_bytes;
-  options.to_device = link;
-  options.to_host = link;
-  ASSIGN_OR_RETURN(std::unique_ptr<device::SimDevice> sim, device::CreateSimDevice(options, clock));
-  return std::unique_ptr<device::Device>(std::move(sim));
-}
 
 std::string KvFolder(const server::Config& config) {
   const std::string& path = config.storage.disk_path;
@@ -110,30 +75,16 @@ absl::StatusOr<std::unique_ptr<ops::Backend>> CreateBackend(const server::Config
   return backend;
 }
 
-namespace {
-
-absl::StatusOr<std::unique_ptr<ops::Backend>> CreateBackendOn(const server::Config& config,
-                                                              device::Device* device,
-                                                              ThreadTeam* team) {
-  if (device->info().host_addressable) return CreateBackend(config, team);
-  if (!config.device.variant.empty()) {
-    return absl::InvalidArgumentError(
-        fmt::format("device.variant {} is of the processor's kernels; device.kind {} has its own",
-                    config.device.variant, device->info().kind));
-  }
-  return ops::CreateKernelBackend(device);
-}
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(const server::Config& config) {
   std::unique_ptr<Runtime> runtime(new Runtime());
   runtime->SetStorage(config);
   runtime->team_ =
       std::make_unique<ThreadTeam>(config.device.threads > 0 ? config.device.threads : CpuCount());
-  ASSIGN_OR_RETURN(runtime->device_, CreateDevice(config, &runtime->clock_));
-  ASSIGN_OR_RETURN(runtime->backend_,
-                   CreateBackendOn(config, runtime->device_.get(), runtime->team_.get()));
+  ASSIGN_OR_RETURN(ChosenDevice chosen,
+                   ChooseDevice(config, &runtime->clock_, runtime->team_.get()));
+  runtime->device_ = std::move(chosen.device);
+  runtime->backend_ = std::move(chosen.backend);
+  runtime->device_note_ = std::move(chosen.note);
   ASSIGN_OR_RETURN(runtime->budget_bytes_, ChooseBudget(config, *runtime->device_));
 
   tier::TierManagerOptions options;

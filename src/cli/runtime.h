@@ -67,6 +67,8 @@ class Runtime {
   // in kv_note() why there is none.
   kv::Cache& kv_cache() { return *kv_cache_; }
   const std::string& kv_note() const { return kv_note_; }
+  // Which operators the device leaves to the host; empty: none.
+  const std::string& device_note() const { return device_note_; }
   // Without an image: weights are always read from the source file (diagnosis).
   void set_write_images(bool write) { write_images_ = write; }
 
@@ -92,6 +94,7 @@ class Runtime {
   std::unique_ptr<tier::TierManager> manager_;
   std::unique_ptr<engine::Engine> engine_;
   std::string kv_note_;
+  std::string device_note_;
   std::unique_ptr<storage::BlockStore> kv_disk_;
   std::unique_ptr<storage::RemoteStore> kv_remote_;
   std::unique_ptr<kv::Cache> kv_cache_;

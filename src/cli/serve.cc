@@ -194,6 +194,16 @@ class Server {
     return absl::OkStatus();
   }
 
+  // What a server runs without, said once.
+  void TellNotes() {
+    if (!runtime_->device_note().empty()) {
+      log_->Warning("The device has not all operators", {{"what", runtime_->device_note()}});
+    }
+    if (!runtime_->kv_note().empty()) {
+      log_->Warning("KV is not kept on disk", {{"why", runtime_->kv_note()}});
+    }
+  }
+
   absl::Status Start() {
     ASSIGN_OR_RETURN(runtime_, Runtime::Create(config_));
     runtime_->SetNotice([this](const std::string& subject, const std::string& message) {
@@ -218,9 +228,7 @@ class Server {
     scheduling.tenant_running = config_.scheduler.tenant_running;
     scheduling.cache = &runtime_->kv_cache();
     scheduling.seed = RandomSeed();
-    if (!runtime_->kv_note().empty()) {
-      log_->Warning("KV is not kept on disk", {{"why", runtime_->kv_note()}});
-    }
+    TellNotes();
     scheduler_ = scheduler::Scheduler::Create(scheduling, &runtime_->engine(), &clock_, &metrics_);
     opener_ = std::make_unique<ModelOpener>(runtime_.get());
     catalog_ = std::make_unique<server::ModelCatalog>(

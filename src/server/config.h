@@ -23,7 +23,8 @@
 
 namespace terrace::server {
 
-enum class DeviceKind : uint8_t { kCpu, kSim, kOpenCl, kGpu };
+enum class DeviceKind : uint8_t { kCpu, kSim, kOpenCl, kGpu, kNpu };
+std::string_view DeviceKindName(DeviceKind kind);  // as device.kind has it
 
 // One entry of `models`.
 struct ModelConfig {
@@ -109,10 +110,9 @@ struct Config {
     uint64_t sim_memory_bytes = 4 * kGiB;
     uint64_t sim_link_bytes_per_s = 12 * kGiB;
     int64_t sim_link_latency_us = 10;
-    std::string opencl_device;         // number or part of a name; empty: the first that is no CPU
-    uint64_t opencl_memory_bytes = 0;  // 0: what the device says it has
-    int32_t gpu_number = 0;
-    uint64_t gpu_memory_bytes = 0;  // 0: what is free
+    std::string opencl_device;  // number or part of a name; empty: the first that is no CPU
+    int32_t number = 0;         // of the kinds that have a maker's driver
+    uint64_t memory_bytes = 0;  // of a chip's own memory; 0: what is to be had
   } device;
   struct {
     std::string level = "info";

@@ -18,7 +18,8 @@ absl::Status Invalid(std::string message) { return absl::InvalidArgumentError(st
 constexpr std::pair<DeviceKind, string_view> kDeviceKinds[] = {{DeviceKind::kCpu, "cpu"},
                                                                {DeviceKind::kSim, "sim"},
                                                                {DeviceKind::kOpenCl, "opencl"},
-                                                               {DeviceKind::kGpu, "gpu"}};
+                                                               {DeviceKind::kGpu, "gpu"},
+                                                               {DeviceKind::kNpu, "npu"}};
 
 absl::Status SetInteger(string_view text, int32_t low, int32_t high, int32_t* out) {
   int32_t value = 0;
@@ -397,26 +398,21 @@ const ConfigKey kKeys[] = {
      [](string_view t, Config* c) { return SetTextOr("none", t, &c->kv.remote_password_file); },
      [](In c) { return TextOr("none", c.kv.remote_password_file); }},
 
-    {"device.kind", "cpu, sim, opencl or gpu", "cpu",
+    {"device.kind", "cpu, sim, opencl, gpu or npu", "cpu",
      "cpu: compute in host memory. sim: the same with a memory of its own behind a link of set "
      "speed, a stand-in for an accelerator. opencl: a chip with a memory of its own, through the "
-     "OpenCL driver that the machine has. gpu: one through its maker's own driver. docs/DEVICES.md "
-     "says how far each is proven.",
+     "OpenCL driver that the machine has. gpu, npu: one through its maker's own driver. "
+     "docs/DEVICES.md says which there are and how far each is proven.",
      [](string_view t, Config* c) {
        std::string kind;
-       Status status = SetChoice(t, {"cpu", "sim", "opencl", "gpu"}, &kind);
+       Status status = SetChoice(t, {"cpu", "sim", "opencl", "gpu", "npu"}, &kind);
        if (!status.ok()) return status;
        for (const auto& [known, name] : kDeviceKinds) {
          if (name == kind) c->device.kind = known;
        }
        return status;
      },
-     [](In c) {
-       for (const auto& [known, name] : kDeviceKinds) {
-         if (known == c.device.kind) return std::string(name);
-       }
-       return std::string();
-     }},
+     [](In c) { return std::string(DeviceKindName(c.device.kind)); }},
     {"device.variant", "name or auto", "auto",
      "Kernels to use, by a name that `terrace debug variants` lists. auto: the fastest that this "
      "processor runs.",
@@ -459,27 +455,17 @@ const ConfigKey kKeys[] = {
      "that is not a CPU, else the first.",
      [](string_view t, Config* c) { return SetTextOr("auto", t, &c->device.opencl_device); },
      [](In c) { return TextOr("auto", c.device.opencl_device); }},
-    {"device.opencl.memory", "size or auto", "auto",
-     "Memory to take on the OpenCL device. auto: what it says it has; of a CPU, half of that.",
+    {"device.number", "number", "0", "Which GPU or NPU, as its maker's driver counts them.",
+     [](string_view t, Config* c) { return SetInteger(t, 0, 1023, &c->device.number); },
+     [](In c) { return fmt::format("{}", c.device.number); }},
+    {"device.memory", "size or auto", "auto",
+     "Memory to take on an OpenCL device, a GPU or an NPU. auto: what is free, but for half a GiB "
+     "for its driver; of OpenCL what the device says it has, of a CPU half of that.",
      [](string_view t, Config* c) {
-       c->device.opencl_memory_bytes = 0;
-       return t == "auto" ? absl::OkStatus() : SetBytes(t, kMiB, &c->device.opencl_memory_bytes);
+       c->device.memory_bytes = 0;
+       return t == "auto" ? absl::OkStatus() : SetBytes(t, kMiB, &c->device.memory_bytes);
      },
-     [](In c) {
-       return c.device.opencl_memory_bytes ? BytesText(c.device.opencl_memory_bytes) : "auto";
-     }},
-    {"device.gpu.number", "number", "0", "Which GPU, as its driver counts them.",
-     [](string_view t, Config* c) { return SetInteger(t, 0, 1023, &c->device.gpu_number); },
-     [](In c) { return fmt::format("{}", c.device.gpu_number); }},
-    {"device.gpu.memory", "size or auto", "auto",
-     "Memory to take on the GPU. auto: what is free, but for half a GiB for its driver.",
-     [](string_view t, Config* c) {
-       c->device.gpu_memory_bytes = 0;
-       return t == "auto" ? absl::OkStatus() : SetBytes(t, kMiB, &c->device.gpu_memory_bytes);
-     },
-     [](In c) {
-       return c.device.gpu_memory_bytes ? BytesText(c.device.gpu_memory_bytes) : "auto";
-     }},
+     [](In c) { return c.device.memory_bytes ? BytesText(c.device.memory_bytes) : "auto"; }},
 
     {"log.level", "debug, info, warning, error or off", "info", "Lines below it are not written.",
      [](string_view t, Config* c) {
@@ -584,6 +570,13 @@ const ModelConfigKey kModelKeys[] = {
 };
 
 }  // namespace
+
+string_view DeviceKindName(DeviceKind kind) {
+  for (const auto& [known, name] : kDeviceKinds) {
+    if (known == kind) return name;
+  }
+  return "";
+}
 
 std::span<const ConfigKey> ConfigKeys() { return kKeys; }
 std::span<const ModelConfigKey> ModelConfigKeys() { return kModelKeys; }

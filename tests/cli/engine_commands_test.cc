@@ -233,7 +233,7 @@ TEST_F(EngineCommandsTest, RunsOnAnOpenClDeviceAndKeepsItsKernels) {
   ASSERT_EQ(Terrace(run), 0) << err_;
   const std::string on_cpu(json::parse(out_).at("text").as_string());
   std::vector<std::string> on_device = run;
-  on_device.insert(on_device.end(), {"--device.kind", "opencl", "--device.opencl.memory", "64MiB"});
+  on_device.insert(on_device.end(), {"--device.kind", "opencl", "--device.memory", "128MiB"});
   ASSERT_EQ(Terrace(on_device), 0) << err_;
   EXPECT_EQ(json::parse(out_).at("text").as_string(), on_cpu);
   EXPECT_FALSE(std::filesystem::is_empty(folder_ + "/data/kernels"));
@@ -248,11 +248,13 @@ TEST_F(EngineCommandsTest, RunsOnAnOpenClDeviceAndKeepsItsKernels) {
   EXPECT_THAT(err_, HasSubstr("no such chip"));
 }
 
-TEST_F(EngineCommandsTest, AGpuThatIsNotThereIsNamed) {
-  EXPECT_EQ(Terrace({"run", Tiny("gemma3.gguf"), "x", "--device.kind", "gpu", "--device.gpu.number",
-                     "1023"}),
-            1);
+TEST_F(EngineCommandsTest, AChipThatIsNotThereIsNamed) {
+  EXPECT_EQ(
+      Terrace({"run", Tiny("gemma3.gguf"), "x", "--device.kind", "gpu", "--device.number", "1023"}),
+      1);
   EXPECT_THAT(err_, HasSubstr("device.kind gpu"));
+  EXPECT_EQ(Terrace({"run", Tiny("gemma3.gguf"), "x", "--device.kind", "npu"}), 1);
+  EXPECT_THAT(err_, HasSubstr("device.kind npu"));
 }
 
 TEST_F(EngineCommandsTest, ImportPreparesOnce) {

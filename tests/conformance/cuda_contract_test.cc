@@ -7,8 +7,7 @@
 
 #include "cuda_fake.h"
 #include "device/cuda/cuda_device.h"
-#include "device/cuda/cuda_queue.h"
-#include "device/driver_stream.h"
+#include "device/driver_queue.h"
 
 namespace terrace::device {
 namespace {
@@ -85,7 +84,7 @@ TEST(CudaContractTest, KernelsGetTheirArgumentsAsTheDialectDeclaresThem) {
   std::byte* data = device->Allocate(4096).value();
   EXPECT_EQ(device->KernelAddress(data), reinterpret_cast<uintptr_t>(data));
   auto stream = device->CreateStream().value();
-  const cuda::CudaKernel kernel(reinterpret_cast<cuda::FunctionHandle>(&fake));
+  const DriverKernel kernel(&fake);
   fake.parameters = 6;
   const KernelArgument arguments[] = {
       KernelArgument::Memory(data + 8), KernelArgument::Space(), KernelArgument::Value(int32_t{5}),

@@ -104,9 +104,7 @@ void SetDeviceCalls(cuda::Driver* d) {
   };
   d->DeviceGetAttribute = [](int* value, int attribute, cuda::Ordinal) {
     Call call("cuDeviceGetAttribute", false);
-    *value = attribute == cuda::kMajorCapability   ? 9
-             : attribute == cuda::kMinorCapability ? 0
-                                                   : 1024;
+    *value = attribute == 75 ? 9 : attribute == 76 ? 0 : 1024;
     return call.result();
   };
   d->DevicePrimaryCtxRetain = [](cuda::ContextHandle* context, cuda::Ordinal) {

@@ -15,12 +15,17 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "cuda_fake.h"
+#include "device/ascend/ascend_device.h"
+#include "device/cambricon/cambricon_device.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cuda/cuda_device.h"
 #include "device/device.h"
+#include "device/hip/hip_device.h"
+#include "device/musa/musa_device.h"
 #include "device/opencl/opencl_device.h"
 #include "device/sim/sim_device.h"
 #include "os/mapping.h"
+#include "vendor_library.h"
 
 namespace terrace::device {
 namespace {
@@ -420,6 +425,37 @@ TEST_P(DeviceConformanceTest, DestroyingAStreamWaits) {
   EXPECT_EQ(ran, 50);
 }
 
+// Over stand-ins for the vendors' libraries.
+void AddVendors(std::vector<Subject>* subjects) {
+  subjects->push_back({"ascend_fake", [](uint64_t bytes, const Clock*) -> std::unique_ptr<Device> {
+                         AscendOptions options;
+                         options.memory_bytes = bytes;
+                         options.library = FakeLibrary("ascend");
+                         return CreateAscendDevice(options).value();
+                       }});
+  subjects->push_back(
+      {"cambricon_fake", [](uint64_t bytes, const Clock*) -> std::unique_ptr<Device> {
+         CambriconOptions options;
+         options.memory_bytes = bytes;
+         options.library = FakeLibrary("cambricon");
+         return CreateCambriconDevice(options).value();
+       }});
+  subjects->push_back({"hip_fake", [](uint64_t bytes, const Clock*) {
+                         CudaOptions options;
+                         options.kind = "hip";
+                         options.memory_bytes = bytes;
+                         const cuda::Driver driver = hip::LoadDriver(FakeLibrary("hip")).value();
+                         return CreateCudaDevice(options, driver, nullptr).value();
+                       }});
+  subjects->push_back({"musa_fake", [](uint64_t bytes, const Clock*) {
+                         CudaOptions options;
+                         options.kind = "musa";
+                         options.memory_bytes = bytes;
+                         const cuda::Driver driver = musa::LoadDriver(FakeLibrary("musa")).value();
+                         return CreateCudaDevice(options, driver, nullptr).value();
+                       }});
+}
+
 std::vector<Subject> Subjects() {
   std::vector<Subject> subjects = {
       Subject{"cpu",
@@ -443,6 +479,7 @@ std::vector<Subject> Subjects() {
                         options.memory_bytes = bytes;
                         return CreateCudaDevice(options, FakeDriver(fake.get()), nullptr).value();
                       }});
+  AddVendors(&subjects);
   // `./dev setup` installs one that computes on the CPU; without any, the others are still tested.
   const absl::StatusOr<std::vector<OpenClDeviceName>> found = ListOpenClDevices();
   if (!found.ok() || found->empty()) return subjects;

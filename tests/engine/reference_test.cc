@@ -64,6 +64,7 @@ void Check(const std::string& name, const std::string& variant, double u,
 TEST_P(ReferenceCheckpoint, GivesTheLogitsOfTheReferenceLibrary) {
   Check(GetParam(), "ref", kF32, ops::KvDType::kF32);
   Check(GetParam(), "ref", kF16);
+  if (HaveOpenCl()) Check(GetParam(), "opencl", kF16);
   for (const ops::CpuVariant& variant : ops::CpuVariants()) {
     if (variant.supported) Check(GetParam(), std::string(variant.name), kBf16);
   }

@@ -111,12 +111,14 @@ class Rig {
       EXPECT_TRUE(backend.ok()) << backend.status();
       backend_ = *std::move(backend);
     }
-    tier::TierManagerOptions options;
-    options.device_budget_bytes = budget_bytes;
-    auto manager = tier::TierManager::Create(options, device, &clock_);
-    EXPECT_TRUE(manager.ok()) << manager.status();
-    manager_ = *std::move(manager);
-    engine_ = std::make_unique<Engine>(backend_.get(), manager_.get(), &clock_);
+    Begin(device, budget_bytes);
+  }
+
+  // On `device`, by `backend` for it.
+  Rig(std::unique_ptr<device::Device> device, std::unique_ptr<ops::Backend> backend,
+      uint64_t budget_bytes)
+      : team_(1), cpu_(std::move(device)), backend_(std::move(backend)) {
+    Begin(cpu_.get(), budget_bytes);
   }
 
   // `more`: options of the engine model beside its name.
@@ -142,10 +144,19 @@ class Rig {
   const Clock& clock() const { return clock_; }
 
  private:
+  void Begin(device::Device* device, uint64_t budget_bytes) {
+    tier::TierManagerOptions options;
+    options.device_budget_bytes = budget_bytes;
+    auto manager = tier::TierManager::Create(options, device, &clock_);
+    EXPECT_TRUE(manager.ok()) << manager.status();
+    manager_ = *std::move(manager);
+    engine_ = std::make_unique<Engine>(backend_.get(), manager_.get(), &clock_);
+  }
+
   TempFolder images_;
   RealClock clock_;
   ThreadTeam team_;
-  std::unique_ptr<device::Device> cpu_;
+  std::unique_ptr<device::Device> cpu_;  // or the one that was given
   std::unique_ptr<ops::Backend> backend_;
   std::unique_ptr<tier::TierManager> manager_;
   std::unique_ptr<Engine> engine_;

@@ -48,7 +48,7 @@ TEST(W8A8Test, LogitsAreThoseOfTheWeightsButForRoundedActivations) {
   for (const ops::CpuVariant& variant : ops::CpuVariants()) {
     if (variant.supported) variants.push_back(variant.name);
   }
-  std::vector<float> first;
+  if (HaveOpenCl()) variants.push_back("opencl");
   for (const std::string& variant : variants) {
     const std::vector<float> got = Logits(variant, int8, &layers);
     ASSERT_EQ(got.size(), want.size()) << variant;
@@ -59,7 +59,7 @@ TEST(W8A8Test, LogitsAreThoseOfTheWeightsButForRoundedActivations) {
     std::printf("%s: worst error %.2g of the RMS, tolerance %.2g\n", variant.c_str(), worst / rms,
                 tolerance / rms);
     EXPECT_LE(worst, variant == "ref" ? 0.0 : tolerance) << variant;
-    if (variant != "ref") {
+    if (variant != "ref" && variant != "opencl") {
       EXPECT_GT(worst, 0.0) << "activations are not rounded by " << variant;
     }
   }

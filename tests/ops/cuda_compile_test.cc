@@ -12,32 +12,29 @@
 #include <vector>
 
 #include "device/cuda/nvrtc.h"
+#include "device/musa/musa_device.h"
 #include "ops/opencl/kernel_sources.h"
 #include "test_util.h"
 
 namespace terrace::ops {
 namespace {
 
-// The named library, one in the checkout's own Python environment, or the system's.
-absl::StatusOr<std::unique_ptr<device::cuda::Compiler>> OpenCompiler() {
-  if (const char* named = std::getenv("TERRACE_NVRTC")) {
-    return device::cuda::Compiler::Open(named);
-  }
+// The named library, one in the checkout's own Python environment, or the system's (empty).
+std::string CompilerLibrary() {
+  if (const char* named = std::getenv("TERRACE_NVRTC")) return named;
   std::error_code error;
   const std::filesystem::path venv = std::string(TERRACE_SOURCE_DIR) + "/.venv/lib";
   for (std::filesystem::recursive_directory_iterator it(venv, error), end; !error && it != end;
        it.increment(error)) {
-    if (it->path().filename().string().starts_with("libnvrtc.so.")) {
-      return device::cuda::Compiler::Open(it->path());
-    }
+    if (it->path().filename().string().starts_with("libnvrtc.so.")) return it->path();
   }
-  return device::cuda::Compiler::Open();
+  return "";
 }
 
 class CudaCompileTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    auto opened = OpenCompiler();
+    auto opened = device::cuda::Compiler::Open(CompilerLibrary());
     if (absl::IsNotFound(opened.status())) GTEST_SKIP() << opened.status();
     ASSERT_TRUE(opened.ok()) << opened.status();
     compiler_ = *std::move(opened);
@@ -94,6 +91,20 @@ TEST_P(CudaCompileTest, WhatDoesNotCompileSaysWhere) {
   auto code = compiler_->Compile("KERNEL(broken)(int n) {\n  undeclared(n);\n}", "", GetParam());
   EXPECT_EQ(code.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(code.status().message().find("undeclared"), absl::string_view::npos);
+}
+
+// Another maker's words for the dialect, which are CUDA's but for its assembler: what its own
+// compiler says is not known, but it is C++ that computes what it should.
+TEST_P(CudaCompileTest, TheDialectInMusasWords) {
+  device::cuda::CompilerMaker maker = device::cuda::Compiler::Nvidia();
+  if (const std::string library = CompilerLibrary(); !library.empty()) maker.libraries = {library};
+  maker.prelude = device::musa::Mtrtc().prelude;
+  compiler_ = device::cuda::Compiler::Open(maker).value();
+  for (const DType dtype : {DType::kF16, DType::kQ4_K, DType::kMXFP4}) {
+    Check(kMatMulSource, MatMulDefines(dtype), {"matmul_1", "matmul_8", "embed"});
+  }
+  Check(kAttentionSource, "KEY_DIM=128 VALUE_DIM=128 KV_KIND=0", {"attention", "store_kv"});
+  EXPECT_TRUE(compiler_->Compile(kElementwiseSource, "", GetParam()).ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, CudaCompileTest,

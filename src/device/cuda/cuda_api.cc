@@ -1,59 +1,68 @@
 #include "device/cuda/cuda_api.h"
 
-#include <dlfcn.h>
-
 #include <fmt/format.h>
+
+#include "base/status.h"
+#include "device/shared_library.h"
 
 namespace terrace::device::cuda {
 
 absl::StatusOr<Driver> LoadDriver(const std::string& library) {
-  void* handle = nullptr;
-  for (const char* name : {"libcuda.so.1", "libcuda.so"}) {
-    handle = ::dlopen(library.empty() ? name : library.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle != nullptr) break;
-  }
-  if (handle == nullptr) {
-    const char* why = ::dlerror();
-    return absl::NotFoundError(fmt::format("the CUDA driver could not be opened: {}",
-                                           why != nullptr ? why : "unknown reason"));
-  }
+  DriverNames names{"CUDA", "cu", {"libcuda.so.1", "libcuda.so"}};
+  if (!library.empty()) names.libraries = {library};
+  return LoadDriver(names);
+}
+
+absl::StatusOr<Driver> LoadDriver(const DriverNames& names) {
+  ASSIGN_OR_RETURN(const SharedLibrary library, SharedLibrary::Open(names.maker, names.libraries));
   Driver driver;
-  const char* missing = nullptr;
+  driver.maker = names.maker;
+  std::string missing;
   const auto get = [&]<typename F>(const char* name, F* function) {
-    *function = reinterpret_cast<F>(::dlsym(handle, name));
-    if (*function == nullptr && missing == nullptr) missing = name;
+    const std::string full = names.prefix + std::string(name);
+    void* found = library.Find(full);
+    if (found == nullptr && names.suffixes_may_lack && full.ends_with("_v2")) {
+      found = library.Find(full.substr(0, full.size() - 3));
+    }
+    *function = reinterpret_cast<F>(found);
+    if (found == nullptr && missing.empty()) missing = full;
   };
-  get("cuInit", &driver.Init);
-  get("cuGetErrorString", &driver.GetErrorString);
-  get("cuDeviceGetCount", &driver.DeviceGetCount);
-  get("cuDeviceGet", &driver.DeviceGet);
-  get("cuDeviceGetName", &driver.DeviceGetName);
-  get("cuDeviceGetAttribute", &driver.DeviceGetAttribute);
-  get("cuDevicePrimaryCtxRetain", &driver.DevicePrimaryCtxRetain);
-  get("cuDevicePrimaryCtxRelease_v2", &driver.DevicePrimaryCtxRelease);
-  get("cuCtxSetCurrent", &driver.CtxSetCurrent);
-  get("cuMemGetInfo_v2", &driver.MemGetInfo);
-  get("cuMemAlloc_v2", &driver.MemAlloc);
-  get("cuMemFree_v2", &driver.MemFree);
-  get("cuMemcpyHtoDAsync_v2", &driver.MemcpyHtoDAsync);
-  get("cuMemcpyDtoHAsync_v2", &driver.MemcpyDtoHAsync);
-  get("cuMemcpyDtoDAsync_v2", &driver.MemcpyDtoDAsync);
-  get("cuStreamCreate", &driver.StreamCreate);
-  get("cuStreamDestroy_v2", &driver.StreamDestroy);
-  get("cuStreamSynchronize", &driver.StreamSynchronize);
-  get("cuStreamWaitEvent", &driver.StreamWaitEvent);
-  get("cuEventCreate", &driver.EventCreate);
-  get("cuEventDestroy_v2", &driver.EventDestroy);
-  get("cuEventRecord", &driver.EventRecord);
-  get("cuEventQuery", &driver.EventQuery);
-  get("cuEventSynchronize", &driver.EventSynchronize);
-  get("cuModuleLoadData", &driver.ModuleLoadData);
-  get("cuModuleUnload", &driver.ModuleUnload);
-  get("cuModuleGetFunction", &driver.ModuleGetFunction);
-  get("cuLaunchKernel", &driver.LaunchKernel);
-  if (missing != nullptr) {
-    return absl::FailedPreconditionError(fmt::format("the CUDA driver lacks {}", missing));
+  Result (*error_string)(Result, const char**) = nullptr;
+  Result (*device_name)(char*, int, Ordinal) = nullptr;
+  get("GetErrorString", &error_string);
+  get("DeviceGetName", &device_name);
+  get("Init", &driver.Init);
+  get("DeviceGetCount", &driver.DeviceGetCount);
+  get("DeviceGet", &driver.DeviceGet);
+  get("DeviceGetAttribute", &driver.DeviceGetAttribute);
+  get("DevicePrimaryCtxRetain", &driver.DevicePrimaryCtxRetain);
+  get("DevicePrimaryCtxRelease_v2", &driver.DevicePrimaryCtxRelease);
+  get("CtxSetCurrent", &driver.CtxSetCurrent);
+  get("MemGetInfo_v2", &driver.MemGetInfo);
+  get("MemAlloc_v2", &driver.MemAlloc);
+  get("MemFree_v2", &driver.MemFree);
+  get("MemcpyHtoDAsync_v2", &driver.MemcpyHtoDAsync);
+  get("MemcpyDtoHAsync_v2", &driver.MemcpyDtoHAsync);
+  get("MemcpyDtoDAsync_v2", &driver.MemcpyDtoDAsync);
+  get("StreamCreate", &driver.StreamCreate);
+  get("StreamDestroy_v2", &driver.StreamDestroy);
+  get("StreamSynchronize", &driver.StreamSynchronize);
+  get("StreamWaitEvent", &driver.StreamWaitEvent);
+  get("EventCreate", &driver.EventCreate);
+  get("EventDestroy_v2", &driver.EventDestroy);
+  get("EventRecord", &driver.EventRecord);
+  get("EventQuery", &driver.EventQuery);
+  get("EventSynchronize", &driver.EventSynchronize);
+  get("ModuleLoadData", &driver.ModuleLoadData);
+  get("ModuleUnload", &driver.ModuleUnload);
+  get("ModuleGetFunction", &driver.ModuleGetFunction);
+  get("LaunchKernel", &driver.LaunchKernel);
+  if (!missing.empty()) {
+    return absl::FailedPreconditionError(
+        fmt::format("the {} driver lacks {}", names.maker, missing));
   }
+  driver.GetErrorString = error_string;
+  driver.DeviceGetName = device_name;
   return driver;
 }
 
@@ -61,7 +70,7 @@ absl::Status ToStatus(const Driver& driver, Result code, const char* call) {
   if (code == kSuccess) return absl::OkStatus();
   const char* text = nullptr;
   if (driver.GetErrorString(code, &text) != kSuccess || text == nullptr) text = "unknown error";
-  const std::string message = fmt::format("{}: {} ({})", call, text, code);
+  const std::string message = fmt::format("{} {}: {} ({})", driver.maker, call, text, code);
   switch (code) {
     case kOutOfMemory:
       return absl::ResourceExhaustedError(message);

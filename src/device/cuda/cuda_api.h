@@ -6,7 +6,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -30,19 +32,32 @@ inline constexpr Result kInvalidImage = 200;
 inline constexpr Result kNotFound = 500;
 inline constexpr Result kNotReady = 600;
 
-inline constexpr int kMaxThreadsPerBlock = 1;  // attributes
-inline constexpr int kMajorCapability = 75;
-inline constexpr int kMinorCapability = 76;
 inline constexpr unsigned kNonBlocking = 1;    // of a stream
 inline constexpr unsigned kDisableTiming = 2;  // of an event
 
-// One function a member, by its name without "cu" and suffix.
+// The numbers of a device's attributes.
+struct Attributes {
+  int max_threads_per_block = 1;
+  int major = 75;  // of its compute capability
+  int minor = 76;
+};
+
+// One function a member, by its name without "cu" and suffix, and what is named or counted
+// otherwise by other makers.
 struct Driver {
+  const char* maker = "CUDA";
+  const char* architecture_prefix = "sm_";
+  Attributes attributes;
+  // Instead of contexts, where a maker has none: both of DevicePrimaryCtx are null then.
+  Result (*SetDevice)(Ordinal) = nullptr;
+  // A device's architecture by name, where it does not follow from two numbers.
+  std::function<Result(char*, size_t, Ordinal)> DeviceArchitecture;
+
   Result (*Init)(unsigned) = nullptr;
-  Result (*GetErrorString)(Result, const char**) = nullptr;
+  std::function<Result(Result, const char**)> GetErrorString;
   Result (*DeviceGetCount)(int*) = nullptr;
   Result (*DeviceGet)(Ordinal*, int) = nullptr;
-  Result (*DeviceGetName)(char*, int, Ordinal) = nullptr;
+  std::function<Result(char*, int, Ordinal)> DeviceGetName;
   Result (*DeviceGetAttribute)(int*, int, Ordinal) = nullptr;
   Result (*DevicePrimaryCtxRetain)(ContextHandle*, Ordinal) = nullptr;
   Result (*DevicePrimaryCtxRelease)(Ordinal) = nullptr;
@@ -72,6 +87,15 @@ struct Driver {
 // The functions of libcuda.so.1, or of `library` if not empty. NotFound without it,
 // FailedPrecondition naming a function that it lacks. The library stays open.
 absl::StatusOr<Driver> LoadDriver(const std::string& library = "");
+
+// Where the names of a driver of this shape begin, and how its library is called.
+struct DriverNames {
+  const char* maker;
+  const char* prefix;  // of every function
+  std::vector<std::string> libraries;
+  bool suffixes_may_lack = false;  // "_v2" where it stands in CUDA's names
+};
+absl::StatusOr<Driver> LoadDriver(const DriverNames& names);
 
 // OK for kSuccess, else a status that names `call` and the error.
 absl::Status ToStatus(const Driver& driver, Result code, const char* call);

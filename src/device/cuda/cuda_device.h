@@ -16,6 +16,7 @@ namespace terrace::device {
 
 struct CudaOptions {
   std::string name = "cuda:0";
+  std::string kind = "cuda";
   int ordinal = 0;
   // Memory to take; 0: what is free, but for a part that the driver and its kernels need.
   uint64_t memory_bytes = 0;
@@ -26,7 +27,8 @@ struct CudaOptions {
 // NotFound without a driver, a GPU of that number or the compiler; ResourceExhausted without the
 // memory.
 absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(const CudaOptions& options);
-// The same over given entry points (tests). `compiler` may be null: then no kernel can be made.
+// The same over given entry points: another maker's, or a test's. `compiler` may be null: then no
+// kernel can be made.
 absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(const CudaOptions& options,
                                                          const cuda::Driver& driver,
                                                          std::unique_ptr<cuda::Compiler> compiler);

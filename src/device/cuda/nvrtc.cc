@@ -1,15 +1,15 @@
 #include "device/cuda/nvrtc.h"
 
-#include <dlfcn.h>
-
 #include <charconv>
 #include <sstream>
 #include <string_view>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/status.h"
 #include "device/cuda/cuda_prelude.h"
+#include "device/shared_library.h"
 
 namespace terrace::device::cuda {
 namespace {
@@ -65,57 +65,65 @@ class ProgramScope {
 
 }  // namespace
 
+CompilerMaker Compiler::Nvidia() {
+  return {"NVRTC",
+          "nvrtc",
+          {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"},
+          "GetCUBIN",
+          kPrelude,
+          "--gpu-architecture=",
+          {"--std=c++17", "--fmad=false", "--ptxas-options=-v"}};
+}
+
 absl::StatusOr<std::unique_ptr<Compiler>> Compiler::Open(const std::string& library) {
-  void* handle = nullptr;
-  if (!library.empty()) {
-    handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  } else {
-    for (const char* name :
-         {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"}) {
-      handle = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
-      if (handle != nullptr) break;
-    }
-  }
-  if (handle == nullptr) {
-    const char* why = ::dlerror();
-    return absl::NotFoundError(
-        fmt::format("NVRTC could not be opened: {}", why != nullptr ? why : "unknown reason"));
-  }
-  std::unique_ptr<Compiler> compiler(new Compiler());
-  const char* missing = nullptr;
-  const auto get = [&]<typename F>(const char* name, F* function) {
-    *function = reinterpret_cast<F>(::dlsym(handle, name));
-    if (*function == nullptr && missing == nullptr) missing = name;
+  CompilerMaker maker = Nvidia();
+  if (!library.empty()) maker.libraries = {library};
+  return Open(maker);
+}
+
+absl::StatusOr<std::unique_ptr<Compiler>> Compiler::Open(const CompilerMaker& maker) {
+  ASSIGN_OR_RETURN(const SharedLibrary library, SharedLibrary::Open(maker.name, maker.libraries));
+  std::unique_ptr<Compiler> compiler(new Compiler(maker));
+  std::string missing;
+  const auto get = [&]<typename F>(const std::string& name, F* function) {
+    *function = reinterpret_cast<F>(library.Find(maker.prefix + name));
+    if (*function == nullptr && missing.empty()) missing = maker.prefix + name;
   };
   Functions& f = compiler->functions_;
-  get("nvrtcVersion", &f.Version);
-  get("nvrtcCreateProgram", &f.CreateProgram);
-  get("nvrtcDestroyProgram", &f.DestroyProgram);
-  get("nvrtcCompileProgram", &f.CompileProgram);
-  get("nvrtcGetCUBINSize", &f.GetCUBINSize);
-  get("nvrtcGetCUBIN", &f.GetCUBIN);
-  get("nvrtcGetProgramLogSize", &f.GetProgramLogSize);
-  get("nvrtcGetProgramLog", &f.GetProgramLog);
-  get("nvrtcGetErrorString", &f.GetErrorString);
-  if (missing != nullptr) {
-    return absl::FailedPreconditionError(fmt::format("NVRTC lacks {}", missing));
+  get("Version", &f.Version);
+  get("CreateProgram", &f.CreateProgram);
+  get("DestroyProgram", &f.DestroyProgram);
+  get("CompileProgram", &f.CompileProgram);
+  get(maker.code + "Size", &f.GetCodeSize);
+  get(maker.code, &f.GetCode);
+  get("GetProgramLogSize", &f.GetProgramLogSize);
+  get("GetProgramLog", &f.GetProgramLog);
+  get("GetErrorString", &f.GetErrorString);
+  if (!missing.empty()) {
+    return absl::FailedPreconditionError(fmt::format("{} lacks {}", maker.name, missing));
   }
   int minor = 0;
-  RETURN_IF_ERROR(compiler->Check(f.Version(&compiler->major_, &minor), "nvrtcVersion"));
+  RETURN_IF_ERROR(compiler->Check(f.Version(&compiler->major_, &minor), "Version"));
   return compiler;
+}
+
+std::string Compiler::Identity() const {
+  return fmt::format("{} {} {}\n{}", maker_.name, major_, fmt::join(maker_.options, " "),
+                     maker_.prelude);
 }
 
 absl::Status Compiler::Check(int code, const char* call) const {
   if (code == 0) return absl::OkStatus();
   return absl::InternalError(
-      fmt::format("{}: {} ({})", call, functions_.GetErrorString(code), code));
+      fmt::format("{} {}: {} ({})", maker_.name, call, functions_.GetErrorString(code), code));
 }
 
 absl::StatusOr<MachineCode> Compiler::Compile(const std::string& source, const std::string& defines,
                                               const std::string& architecture) const {
-  const std::string text = std::string(kPrelude) + source;
-  std::vector<std::string> options = {"--gpu-architecture=" + architecture, "--std=c++17",
-                                      "--fmad=false", "--ptxas-options=-v", "-DVECTOR_ITEMS=0"};
+  const std::string text = maker_.prelude + source;
+  std::vector<std::string> options = maker_.options;
+  options.push_back(maker_.architecture_option + architecture);
+  options.push_back("-DVECTOR_ITEMS=0");
   std::istringstream words(defines);
   for (std::string define; words >> define;) options.push_back("-D" + define);
   std::vector<const char*> list;
@@ -125,23 +133,23 @@ absl::StatusOr<MachineCode> Compiler::Compile(const std::string& source, const s
   ProgramScope program(f.DestroyProgram);
   RETURN_IF_ERROR(
       Check(f.CreateProgram(program.address(), text.c_str(), "kernels.cu", 0, nullptr, nullptr),
-            "nvrtcCreateProgram"));
+            "CreateProgram"));
   const int compiled = f.CompileProgram(program.get(), static_cast<int>(list.size()), list.data());
   size_t log_bytes = 0;
-  RETURN_IF_ERROR(Check(f.GetProgramLogSize(program.get(), &log_bytes), "nvrtcGetProgramLogSize"));
+  RETURN_IF_ERROR(Check(f.GetProgramLogSize(program.get(), &log_bytes), "GetProgramLogSize"));
   std::string log(log_bytes, '\0');
-  RETURN_IF_ERROR(Check(f.GetProgramLog(program.get(), log.data()), "nvrtcGetProgramLog"));
+  RETURN_IF_ERROR(Check(f.GetProgramLog(program.get(), log.data()), "GetProgramLog"));
   constexpr int kCompilationError = 6;
   if (compiled == kCompilationError) {
     return absl::InvalidArgumentError(
         fmt::format("the kernels do not compile for {}: {}", architecture, log.c_str()));
   }
-  RETURN_IF_ERROR(Check(compiled, "nvrtcCompileProgram"));
+  RETURN_IF_ERROR(Check(compiled, "CompileProgram"));
   MachineCode code;
   size_t bytes = 0;
-  RETURN_IF_ERROR(Check(f.GetCUBINSize(program.get(), &bytes), "nvrtcGetCUBINSize"));
+  RETURN_IF_ERROR(Check(f.GetCodeSize(program.get(), &bytes), "code size"));
   code.image.resize(bytes);
-  RETURN_IF_ERROR(Check(f.GetCUBIN(program.get(), code.image.data()), "nvrtcGetCUBIN"));
+  RETURN_IF_ERROR(Check(f.GetCode(program.get(), code.image.data()), "code"));
   code.kernels = ReadReport(log);
   return code;
 }

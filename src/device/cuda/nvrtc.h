@@ -1,6 +1,6 @@
-// NVIDIA's run-time compiler (NVRTC), opened when it is wanted: turns the common kernel dialect
-// into machine code for one architecture. Needs no GPU and no driver. Entry points and values as in
-// the NVRTC 11 to 13 documentation.
+// NVIDIA's run-time compiler (NVRTC) and others of its shape, opened when one is wanted: turns the
+// common kernel dialect into machine code for one architecture. Needs no GPU and no driver. Entry
+// points and values as in the NVRTC 11 to 13 documentation.
 #ifndef TERRACE_DEVICE_CUDA_NVRTC_H_
 #define TERRACE_DEVICE_CUDA_NVRTC_H_
 
@@ -28,18 +28,33 @@ struct MachineCode {
   std::vector<KernelReport> kernels;
 };
 
+// How a maker's compiler is called, and what it is told.
+struct CompilerMaker {
+  std::string name;                    // "NVRTC"
+  std::string prefix;                  // of every function
+  std::vector<std::string> libraries;  // tried in this order
+  std::string code;                    // the function that gives machine code, without prefix
+  std::string prelude;                 // the dialect in its terms
+  std::string architecture_option;     // before the architecture
+  std::vector<std::string> options;
+};
+
 // Thread-safe.
 class Compiler {
  public:
-  // `library`: a path, or empty for the names that toolkits install. NotFound without it.
+  // NVIDIA's. `library`: a path, or empty for the names that toolkits install. NotFound without it.
   static absl::StatusOr<std::unique_ptr<Compiler>> Open(const std::string& library = "");
+  static absl::StatusOr<std::unique_ptr<Compiler>> Open(const CompilerMaker& maker);
+  // As Open() without a library would have it.
+  static CompilerMaker Nvidia();
 
   // Compiles `source` (in the dialect, without prelude) with the macros of `defines` ("A=1 B=2")
   // for `architecture`, such as "sm_90". InvalidArgument with the compiler's words if it does not
   // compile.
   absl::StatusOr<MachineCode> Compile(const std::string& source, const std::string& defines,
                                       const std::string& architecture) const;
-  int major_version() const { return major_; }
+  // Its name, version, prelude and options: what the machine code depends on beside the source.
+  std::string Identity() const;
 
  private:
   struct Functions {
@@ -48,16 +63,17 @@ class Compiler {
                          const char* const*) = nullptr;
     int (*DestroyProgram)(void**) = nullptr;
     int (*CompileProgram)(void*, int, const char* const*) = nullptr;
-    int (*GetCUBINSize)(void*, size_t*) = nullptr;
-    int (*GetCUBIN)(void*, char*) = nullptr;
+    int (*GetCodeSize)(void*, size_t*) = nullptr;
+    int (*GetCode)(void*, char*) = nullptr;
     int (*GetProgramLogSize)(void*, size_t*) = nullptr;
     int (*GetProgramLog)(void*, char*) = nullptr;
     const char* (*GetErrorString)(int) = nullptr;
   };
 
-  Compiler() = default;
+  explicit Compiler(const CompilerMaker& maker) : maker_(maker) {}
   absl::Status Check(int code, const char* call) const;
 
+  const CompilerMaker maker_;
   Functions functions_;
   int major_ = 0;
 };

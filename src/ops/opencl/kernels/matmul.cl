@@ -245,30 +245,29 @@ FUNCTION lanes_f load_column(GLOBAL const uchar *weights, int col) {
 
 #endif  // FLOAT_KIND
 
-// Columns above `cols` of a row in the group that begins at row `first`, for one row of x.
+// Writes what of the tile lies inside the result. Slices are summed in their order.
 #if VECTOR_ITEMS
-#define WRITE(t)                                                                      \
-  {                                                                                   \
-    float lane_sums[16];                                                              \
-    vstore16(sums[t], 0, lane_sums);                                                  \
-    for (int lane = 0; lane < 16 && first + lane < rows; ++lane) {                    \
-      const float b = has_bias ? PTR(float, bias)[first + lane] : 0.0f;               \
+#define WRITE(TILE)                                                                     \
+  for (int t = 0; t < TILE && row + t < n; ++t) {                                       \
+    float lane_sums[16];                                                                \
+    vstore16(sums[t], 0, lane_sums);                                                    \
+    for (int lane = 0; lane < 16 && first + lane < rows; ++lane) {                      \
+      const float b = has_bias ? PTR(float, bias)[first + lane] : 0.0f;                 \
       PTR(float, out)[(long)(row + t) * out_stride + first + lane] = lane_sums[lane] + b; \
-    }                                                                                 \
+    }                                                                                   \
   }
 #else
-#define WRITE(t)                                                                      \
-  {                                                                                   \
-    LOCAL float *mine = scratch + ITEM(1) * 16 + ITEM(0);                             \
-    BARRIER();                                                                        \
-    *mine = sums[t];                                                                  \
-    BARRIER();                                                                        \
-    if (ITEM(1) == 0 && first + ITEM(0) < rows) {                                     \
-      float total = 0.0f;                                                             \
-      for (int s = 0; s < SLICES; ++s) total += scratch[s * 16 + ITEM(0)];            \
-      const float b = has_bias ? PTR(float, bias)[first + ITEM(0)] : 0.0f;            \
-      PTR(float, out)[(long)(row + t) * out_stride + first + ITEM(0)] = total + b;    \
-    }                                                                                 \
+// Every item meets at the one barrier, whatever it writes.
+#define WRITE(TILE)                                                                 \
+  for (int t = 0; t < TILE; ++t) scratch[(t * SLICES + ITEM(1)) * 16 + ITEM(0)] = sums[t]; \
+  BARRIER();                                                                        \
+  for (int t = ITEM(1); t < TILE; t += SLICES) {                                    \
+    if (row + t < n && first + ITEM(0) < rows) {                                    \
+      float total = 0.0f;                                                           \
+      for (int s = 0; s < SLICES; ++s) total += scratch[(t * SLICES + s) * 16 + ITEM(0)]; \
+      const float b = has_bias ? PTR(float, bias)[first + ITEM(0)] : 0.0f;          \
+      PTR(float, out)[(long)(row + t) * out_stride + first + ITEM(0)] = total + b;  \
+    }                                                                               \
   }
 #endif
 
@@ -277,7 +276,7 @@ FUNCTION lanes_f load_column(GLOBAL const uchar *weights, int col) {
 #define MATMUL(NAME, TILE)                                                                   \
   KERNEL(NAME)(MEM(w), MEM(x), MEM(bias), MEM(out), int has_bias, int rows, int cols, int n, \
                long group_bytes, long x_stride, long out_stride) {                           \
-    SCRATCH                                                                                  \
+    SCRATCH(TILE)                                                                            \
     const int first = GROUP(0) * 16;                                                         \
     const int row = GROUP(1) * TILE;                                                         \
     const int slice = SLICES > 1 ? ITEM(1) : 0;                                              \
@@ -289,15 +288,13 @@ FUNCTION lanes_f load_column(GLOBAL const uchar *weights, int col) {
       sums[t] = SPREAD(0.0f);                                                                \
     }                                                                                        \
     ACCUMULATE(TILE)                                                                         \
-    for (int t = 0; t < TILE; ++t) {                                                         \
-      if (row + t < n) WRITE(t)                                                              \
-    }                                                                                        \
+    WRITE(TILE)                                                                              \
   }
 
 #if VECTOR_ITEMS
-#define SCRATCH
+#define SCRATCH(TILE)
 #else
-#define SCRATCH SHARED float scratch[16 * SLICES];
+#define SCRATCH(TILE) SHARED float scratch[TILE * 16 * SLICES];
 #endif
 
 MATMUL(matmul_1, 1)

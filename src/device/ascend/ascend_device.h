@@ -1,0 +1,29 @@
+// A Huawei Ascend NPU through AscendCL, found at run time. It has no compiler for the common kernel
+// dialect: operators come from the maker's library (ops/ascend).
+#ifndef TERRACE_DEVICE_ASCEND_ASCEND_DEVICE_H_
+#define TERRACE_DEVICE_ASCEND_ASCEND_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "device/driver_device.h"
+
+namespace terrace::device {
+
+struct AscendOptions {
+  std::string name = "ascend:0";
+  int ordinal = 0;
+  // Memory to give out at most; 0: what is free, but for a part that the runtime needs.
+  uint64_t memory_bytes = 0;
+  // The runtime's library; empty: where its maker installs it.
+  std::string library;
+};
+
+// NotFound without the runtime or an NPU of that number; ResourceExhausted without the memory.
+absl::StatusOr<std::unique_ptr<DriverDevice>> CreateAscendDevice(const AscendOptions& options);
+
+}  // namespace terrace::device
+
+#endif  // TERRACE_DEVICE_ASCEND_ASCEND_DEVICE_H_

@@ -1,0 +1,178 @@
+#include "device/cuda/cuda_driver.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/status.h"
+
+namespace terrace::device::cuda {
+namespace {
+
+Address AddressOf(const std::byte* data) { return reinterpret_cast<uintptr_t>(data); }
+StreamHandle StreamOf(void* stream) { return static_cast<StreamHandle>(stream); }
+EventHandle EventOf(void* event) { return static_cast<EventHandle>(event); }
+
+class CudaApi final : public DriverApi {
+ public:
+  CudaApi(const Driver& driver, Ordinal device) : driver_(driver), device_(device) {}
+  ~CudaApi() override {
+    if (context_ != nullptr) driver_.DevicePrimaryCtxRelease(device_);
+  }
+
+  absl::Status Open() {
+    if (driver_.DevicePrimaryCtxRetain == nullptr) return absl::OkStatus();
+    ContextHandle context = nullptr;
+    RETURN_IF_ERROR(
+        Check(driver_.DevicePrimaryCtxRetain(&context, device_), "DevicePrimaryCtxRetain"));
+    context_ = context;
+    return absl::OkStatus();
+  }
+
+  absl::Status Enter() const override {
+    if (context_ == nullptr) return Check(driver_.SetDevice(device_), "SetDevice");
+    return Check(driver_.CtxSetCurrent(context_), "CtxSetCurrent");
+  }
+
+  absl::StatusOr<Room> GetRoom() const override {
+    size_t free = 0, total = 0;
+    RETURN_IF_ERROR(Check(driver_.MemGetInfo(&free, &total), "MemGetInfo"));
+    return Room{free, total};
+  }
+  absl::StatusOr<uint64_t> Allocate(uint64_t bytes) const override {
+    Address address = 0;
+    RETURN_IF_ERROR(Check(driver_.MemAlloc(&address, bytes), "MemAlloc"));
+    return address;
+  }
+  void Free(uint64_t address) const override { driver_.MemFree(address); }
+  absl::Status Copy(CopyDirection direction, std::byte* to, const std::byte* from, uint64_t bytes,
+                    void* stream) const override {
+    Result code = kInvalidValue;
+    switch (direction) {
+      case CopyDirection::kHostToDevice:
+        code = driver_.MemcpyHtoDAsync(AddressOf(to), from, bytes, StreamOf(stream));
+        break;
+      case CopyDirection::kDeviceToHost:
+        code = driver_.MemcpyDtoHAsync(to, AddressOf(from), bytes, StreamOf(stream));
+        break;
+      case CopyDirection::kDeviceToDevice:
+        code = driver_.MemcpyDtoDAsync(AddressOf(to), AddressOf(from), bytes, StreamOf(stream));
+        break;
+    }
+    return Check(code, "copying");
+  }
+
+  absl::StatusOr<void*> CreateStream() const override {
+    StreamHandle stream = nullptr;
+    RETURN_IF_ERROR(Check(driver_.StreamCreate(&stream, kNonBlocking), "StreamCreate"));
+    return static_cast<void*>(stream);
+  }
+  void DestroyStream(void* stream) const override { driver_.StreamDestroy(StreamOf(stream)); }
+  absl::Status SynchronizeStream(void* stream) const override {
+    return Check(driver_.StreamSynchronize(StreamOf(stream)), "StreamSynchronize");
+  }
+  absl::Status WaitEvent(void* stream, void* event) const override {
+    return Check(driver_.StreamWaitEvent(StreamOf(stream), EventOf(event), 0), "StreamWaitEvent");
+  }
+
+  absl::StatusOr<void*> CreateEvent() const override {
+    EventHandle event = nullptr;
+    RETURN_IF_ERROR(Check(driver_.EventCreate(&event, kDisableTiming), "EventCreate"));
+    return static_cast<void*>(event);
+  }
+  void DestroyEvent(void* event) const override { driver_.EventDestroy(EventOf(event)); }
+  absl::Status RecordEvent(void* event, void* stream) const override {
+    return Check(driver_.EventRecord(EventOf(event), StreamOf(stream)), "EventRecord");
+  }
+  absl::StatusOr<bool> QueryEvent(void* event) const override {
+    const Result code = driver_.EventQuery(EventOf(event));
+    if (code == kNotReady) return false;
+    RETURN_IF_ERROR(Check(code, "EventQuery"));
+    return true;
+  }
+  absl::Status SynchronizeEvent(void* event) const override {
+    return Check(driver_.EventSynchronize(EventOf(event)), "EventSynchronize");
+  }
+
+  absl::StatusOr<void*> LoadModule(const std::string& image) const override {
+    ModuleHandle module = nullptr;
+    RETURN_IF_ERROR(Check(driver_.ModuleLoadData(&module, image.data()), "ModuleLoadData"));
+    return static_cast<void*>(module);
+  }
+  void UnloadModule(void* module) const override {
+    driver_.ModuleUnload(static_cast<ModuleHandle>(module));
+  }
+  absl::StatusOr<void*> GetFunction(void* module, const std::string& name) const override {
+    FunctionHandle function = nullptr;
+    const Result code =
+        driver_.ModuleGetFunction(&function, static_cast<ModuleHandle>(module), name.c_str());
+    if (code == kNotFound) {
+      return absl::InvalidArgumentError(fmt::format("the source has no kernel {}", name));
+    }
+    RETURN_IF_ERROR(Check(code, "ModuleGetFunction"));
+    return static_cast<void*>(function);
+  }
+  absl::Status Launch(void* function, const LaunchShape& shape, void** parameters,
+                      void* stream) const override {
+    return Check(
+        driver_.LaunchKernel(static_cast<FunctionHandle>(function), shape.groups[0],
+                             shape.groups[1], shape.groups[2], shape.items[0], shape.items[1],
+                             shape.items[2], 0, StreamOf(stream), parameters, nullptr),
+        "LaunchKernel");
+  }
+
+ private:
+  absl::Status Check(Result code, const char* call) const { return ToStatus(driver_, code, call); }
+
+  const Driver driver_;
+  const Ordinal device_;
+  ContextHandle context_ = nullptr;
+};
+
+absl::StatusOr<std::string> Architecture(const Driver& driver, Ordinal device) {
+  if (driver.DeviceArchitecture != nullptr) {
+    char name[256] = {};
+    RETURN_IF_ERROR(ToStatus(driver, driver.DeviceArchitecture(name, sizeof(name), device),
+                             "the device's kind"));
+    return std::string(name);
+  }
+  int major = 0, minor = 0;
+  RETURN_IF_ERROR(ToStatus(driver,
+                           driver.DeviceGetAttribute(&major, driver.attributes.major, device),
+                           "DeviceGetAttribute"));
+  RETURN_IF_ERROR(ToStatus(driver,
+                           driver.DeviceGetAttribute(&minor, driver.attributes.minor, device),
+                           "DeviceGetAttribute"));
+  return fmt::format("{}{}{}", driver.architecture_prefix, major, minor);
+}
+
+}  // namespace
+
+absl::StatusOr<OpenedDriver> OpenDriver(const Driver& driver, int ordinal) {
+  const auto check = [&](Result code, const char* call) { return ToStatus(driver, code, call); };
+  RETURN_IF_ERROR(check(driver.Init(0), "Init"));
+  int count = 0;
+  RETURN_IF_ERROR(check(driver.DeviceGetCount(&count), "DeviceGetCount"));
+  if (ordinal < 0 || ordinal >= count) {
+    return absl::NotFoundError(
+        fmt::format("there is no {} device {}: the driver has {}", driver.maker, ordinal, count));
+  }
+  Ordinal device = 0;
+  RETURN_IF_ERROR(check(driver.DeviceGet(&device, ordinal), "DeviceGet"));
+  OpenedDriver opened;
+  char name[256] = {};
+  RETURN_IF_ERROR(check(driver.DeviceGetName(name, sizeof(name) - 1, device), "DeviceGetName"));
+  opened.chip = name;
+  ASSIGN_OR_RETURN(opened.architecture, Architecture(driver, device));
+  int items = 0;
+  RETURN_IF_ERROR(
+      check(driver.DeviceGetAttribute(&items, driver.attributes.max_threads_per_block, device),
+            "DeviceGetAttribute"));
+  opened.max_group_items = static_cast<uint32_t>(items);
+  auto api = std::make_unique<CudaApi>(driver, device);
+  RETURN_IF_ERROR(api->Open());
+  opened.api = std::move(api);
+  return opened;
+}
+
+}  // namespace terrace::device::cuda

@@ -1,0 +1,260 @@
+// Devices over vendors' libraries, against stand-ins that are shared libraries with the vendors'
+// entry points: each call that fails is told and leaves nothing behind, calls come in an allowed
+// order with right arguments, and what is not there is said. The conformance suite runs on the same
+// devices.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/ascend/acl_api.h"
+#include "device/ascend/ascend_device.h"
+#include "device/cambricon/cambricon_device.h"
+#include "device/cambricon/cnrt_api.h"
+#include "device/cuda/cuda_device.h"
+#include "device/hip/hip_device.h"
+#include "device/musa/musa_device.h"
+#include "vendor_library.h"
+
+namespace terrace::device {
+namespace {
+
+constexpr uint64_t kBytes = 64 << 10;
+constexpr uint64_t kMemory = 1 << 20;
+
+struct Vendor {
+  std::string name;
+  std::function<absl::StatusOr<std::unique_ptr<Device>>(int ordinal, uint64_t memory_bytes,
+                                                        const std::string& library)>
+      create;
+  int out_of_memory = 0;  // the vendor's code, which is to become ResourceExhausted
+  int broken = 0;         // one that is to become Internal
+};
+
+absl::StatusOr<std::unique_ptr<Device>> Own(absl::StatusOr<std::unique_ptr<DriverDevice>> device) {
+  if (!device.ok()) return device.status();
+  return std::unique_ptr<Device>(*std::move(device));
+}
+
+absl::StatusOr<std::unique_ptr<Device>> OfShape(const absl::StatusOr<cuda::Driver>& driver,
+                                                const char* kind, int ordinal,
+                                                uint64_t memory_bytes) {
+  if (!driver.ok()) return driver.status();
+  CudaOptions options;
+  options.kind = kind;
+  options.ordinal = ordinal;
+  options.memory_bytes = memory_bytes;
+  return CreateCudaDevice(options, *driver, nullptr);
+}
+
+std::vector<Vendor> Vendors() {
+  return {{"ascend",
+           [](int ordinal, uint64_t bytes, const std::string& library) {
+             AscendOptions options;
+             options.ordinal = ordinal;
+             options.memory_bytes = bytes;
+             options.library = library;
+             return Own(CreateAscendDevice(options));
+           },
+           207001, 507015},
+          {"cambricon",
+           [](int ordinal, uint64_t bytes, const std::string& library) {
+             CambriconOptions options;
+             options.ordinal = ordinal;
+             options.memory_bytes = bytes;
+             options.library = library;
+             return Own(CreateCambriconDevice(options));
+           },
+           100100, 632015},
+          {"hip",
+           [](int ordinal, uint64_t bytes, const std::string& library) {
+             return OfShape(hip::LoadDriver(library), "hip", ordinal, bytes);
+           },
+           2, 719},
+          {"musa",
+           [](int ordinal, uint64_t bytes, const std::string& library) {
+             return OfShape(musa::LoadDriver(library), "musa", ordinal, bytes);
+           },
+           2, 719}};
+}
+
+class VendorContractTest : public testing::TestWithParam<Vendor> {
+ protected:
+  void SetUp() override {
+    fake_ = FakeOf(GetParam().name);
+    fake_->violations.clear();
+    fake_->Arm(0, 0);
+  }
+  absl::StatusOr<std::unique_ptr<Device>> Create(uint64_t bytes = kMemory, int ordinal = 0) {
+    return GetParam().create(ordinal, bytes, FakeLibrary(GetParam().name));
+  }
+
+  // Uses every part of the contract but kernels. OK if all went well; then the result was right.
+  absl::Status Scenario() {
+    std::vector<uint32_t> data(kBytes / 4, 7), back(kBytes / 4);
+    auto device = Create();
+    if (!device.ok()) return device.status();
+    auto first = (*device)->CreateStream();
+    if (!first.ok()) return first.status();
+    auto second = (*device)->CreateStream();
+    if (!second.ok()) return second.status();
+    auto event = (*device)->CreateEvent().value();
+    auto a = (*device)->Allocate(kBytes);
+    auto b = (*device)->Allocate(kBytes);
+    absl::Status bad = a.ok() ? b.status() : a.status();
+    bool called = false;
+    if (bad.ok()) {
+      const auto keep = [&](const absl::Status& status) {
+        if (bad.ok()) bad = status;
+      };
+      keep((*first)->CopyAsync(CopyDirection::kHostToDevice, *a,
+                               reinterpret_cast<std::byte*>(data.data()), kBytes));
+      keep((*first)->HostCallback([&](absl::Status) { called = true; }));
+      keep((*first)->Record(event.get()));
+      keep((*second)->Wait(*event));
+      keep((*second)->CopyAsync(CopyDirection::kDeviceToDevice, *b, *a, kBytes));
+      keep((*second)->CopyAsync(CopyDirection::kDeviceToHost,
+                                reinterpret_cast<std::byte*>(back.data()), *b, kBytes));
+      keep((*second)->Synchronize());
+      keep(event->Synchronize());
+      keep(event->Query().status());
+      keep((*first)->Synchronize());
+      EXPECT_TRUE(called);
+    }
+    if (bad.ok()) {
+      EXPECT_EQ(back, data);
+    }
+    if (a.ok()) (*device)->Free(*a, kBytes);
+    if (b.ok()) (*device)->Free(*b, kBytes);
+    return bad;
+  }
+
+  VendorFake* fake_ = nullptr;
+};
+
+TEST_P(VendorContractTest, EachCallThatFailsIsToldAndNothingLeaks) {
+  ASSERT_TRUE(Scenario().ok());
+  EXPECT_EQ(fake_->Alive(), 0u);
+  EXPECT_THAT(fake_->violations, testing::IsEmpty());
+  const int calls = fake_->calls;
+  ASSERT_GT(calls, 14);
+  for (const auto& [code, status] :
+       {std::pair{GetParam().out_of_memory, absl::StatusCode::kResourceExhausted},
+        std::pair{GetParam().broken, absl::StatusCode::kInternal}}) {
+    for (int n = 1; n <= calls; ++n) {
+      fake_->Arm(n, code);
+      const absl::Status told = Scenario();
+      SCOPED_TRACE(testing::Message() << "call " << n << ", " << fake_->failed_call);
+      // Nobody is there to be told when the last two calls, the waits of ending streams, fail.
+      if (fake_->failed && n <= calls - 2) {
+        EXPECT_EQ(told.code(), status) << told;
+        EXPECT_NE(std::string(told.message()).find("made to fail"), std::string::npos) << told;
+      }
+      EXPECT_EQ(fake_->Alive(), 0u);
+      EXPECT_THAT(fake_->violations, testing::IsEmpty());
+    }
+  }
+}
+
+TEST_P(VendorContractTest, EveryByteIsCopiedOnce) {
+  const uint64_t before = fake_->copies;
+  const uint64_t to_device = fake_->copied[0], to_host = fake_->copied[1];
+  const uint64_t on_device = fake_->copied[2];
+  ASSERT_TRUE(Scenario().ok());
+  EXPECT_EQ(fake_->copies - before, 3u);
+  EXPECT_EQ(fake_->copied[0] - to_device, kBytes);
+  EXPECT_EQ(fake_->copied[1] - to_host, kBytes);
+  EXPECT_EQ(fake_->copied[2] - on_device, kBytes);
+}
+
+TEST_P(VendorContractTest, WhatIsNotThereIsSaid) {
+  EXPECT_EQ(Create(kMemory, 3).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Create(fake_->memory_bytes + 4096).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(GetParam().create(0, kMemory, "libterrace-no-such-library.so").status().code(),
+            absl::StatusCode::kNotFound);
+  // A library that has not what is needed names it.
+  const std::string other = FakeLibrary(GetParam().name == "ascend" ? "cambricon" : "ascend");
+  EXPECT_EQ(GetParam().create(0, kMemory, other).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(fake_->Alive(), 0u);
+  EXPECT_THAT(fake_->violations, testing::IsEmpty());
+}
+
+TEST_P(VendorContractTest, TakesWhatIsFreeButForTheDriversPart) {
+  auto device = Create(0);
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ((*device)->info().kind, GetParam().name);
+  EXPECT_EQ((*device)->info().memory_bytes, fake_->memory_bytes - (uint64_t{512} << 20));
+  EXPECT_EQ((*device)->info().alignment % 512, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Vendors, VendorContractTest, testing::ValuesIn(Vendors()),
+                         [](const auto& info) { return info.param.name; });
+
+// The stand-in's compiler gives back the text that it was given.
+TEST(HipContractTest, KernelsAreCompiledForTheChipAndLaunchedWithTheirShape) {
+  VendorFake* fake = FakeOf("hip");
+  fake->Arm(0, 0);
+  fake->launched.clear();
+  auto driver = hip::LoadDriver(FakeLibrary("hip"));
+  ASSERT_TRUE(driver.ok()) << driver.status();
+  cuda::CompilerMaker maker = hip::Hiprtc();
+  maker.libraries = {FakeLibrary("hip")};
+  auto compiler = cuda::Compiler::Open(maker);
+  ASSERT_TRUE(compiler.ok()) << compiler.status();
+  CudaOptions options;
+  options.kind = "hip";
+  options.memory_bytes = kMemory;
+  {
+    auto device = CreateCudaDevice(options, *driver, *std::move(compiler)).value();
+    EXPECT_EQ(device->info().description, "Stand-in (gfx906:sramecc+:xnack-)");
+    auto kernel = device->CreateKernel({"add", nullptr, "KERNEL(add)(int n) {}", "PLUS=1"});
+    ASSERT_TRUE(kernel.ok()) << kernel.status();
+    EXPECT_THAT(fake->launched, testing::Contains("option --offload-arch=gfx906:sramecc+:xnack-"));
+    EXPECT_THAT(fake->launched, testing::Contains("option -DPLUS=1"));
+    auto stream = device->CreateStream().value();
+    const KernelArgument arguments[] = {KernelArgument::Value(int32_t{5})};
+    ASSERT_TRUE(stream->Launch(**kernel, {{3, 2, 1}, {64, 2, 1}}, arguments).ok());
+    ASSERT_TRUE(stream->Synchronize().ok());
+    EXPECT_EQ(fake->launched.back(), "3x2x1 groups of 64x2x1");
+    EXPECT_EQ(device->CreateKernel({"absent", nullptr, "KERNEL(x)(int n) {}"}).status().code(),
+              absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(device->CreateKernel({"add", nullptr, "broken"}).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(fake->Alive(), 0u);
+  EXPECT_THAT(fake->violations, testing::IsEmpty());
+}
+
+TEST(MusaContractTest, ArchitectureIsNamedByItsNumbers) {
+  VendorFake* fake = FakeOf("musa");
+  fake->Arm(0, 0);
+  auto device = OfShape(musa::LoadDriver(FakeLibrary("musa")), "musa", 0, kMemory).value();
+  EXPECT_EQ(device->info().description, "Stand-in (mp_31)");
+}
+
+TEST(AscendContractTest, CodesBecomeStatuses) {
+  auto runtime = ascend::LoadRuntime(FakeLibrary("ascend"));
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  EXPECT_TRUE(ascend::ToStatus(*runtime, 0, "call").ok());
+  EXPECT_EQ(ascend::ToStatus(*runtime, 207018, "call").code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ascend::ToStatus(*runtime, 107000, "call").code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ascend::ToStatus(*runtime, 107001, "call").code(), absl::StatusCode::kNotFound);
+}
+
+TEST(CambriconContractTest, CodesBecomeStatuses) {
+  auto runtime = cambricon::LoadRuntime(FakeLibrary("cambricon"));
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  EXPECT_TRUE(cambricon::ToStatus(*runtime, 0, "call").ok());
+  EXPECT_EQ(cambricon::ToStatus(*runtime, 100006, "call").code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(cambricon::ToStatus(*runtime, 100004, "call").code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace terrace::device

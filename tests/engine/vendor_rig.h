@@ -1,0 +1,53 @@
+// An engine on a chip whose vendor's library is a stand-in (tests/conformance/vendor). What the
+// chip leaves to the host is the reference backend's.
+#ifndef TERRACE_TESTS_ENGINE_VENDOR_RIG_H_
+#define TERRACE_TESTS_ENGINE_VENDOR_RIG_H_
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "conformance/vendor_library.h"
+#include "device/ascend/ascend_device.h"
+#include "device/cambricon/cambricon_device.h"
+#include "engine/testing.h"
+#include "ops/ascend/ascend_backend.h"
+#include "ops/cambricon/cambricon_backend.h"
+
+namespace terrace::engine {
+
+inline bool IsVendor(const std::string& variant) {
+  return variant == "ascend" || variant == "cambricon";
+}
+
+// `variant` as Rig takes it, or a vendor. `team` must outlive the rig.
+inline std::unique_ptr<Rig> MakeRig(const std::string& variant, uint64_t budget_bytes,
+                                    ThreadTeam* team) {
+  if (!IsVendor(variant)) return std::make_unique<Rig>(variant, budget_bytes);
+  device::FakeOf(variant)->Arm(0, 0);
+  auto host = ops::CreateRefBackend(team);
+  const std::string library = device::FakeLibrary(variant);
+  absl::StatusOr<std::unique_ptr<device::DriverDevice>> device;
+  absl::StatusOr<std::unique_ptr<ops::Backend>> backend;
+  if (variant == "ascend") {
+    device::AscendOptions options;
+    options.library = library;
+    device = device::CreateAscendDevice(options);
+    EXPECT_TRUE(device.ok()) << device.status();
+    backend = ops::CreateAscendBackend(device->get(), std::move(host), library);
+  } else {
+    device::CambriconOptions options;
+    options.library = library;
+    device = device::CreateCambriconDevice(options);
+    EXPECT_TRUE(device.ok()) << device.status();
+    backend = ops::CreateCambriconBackend(device->get(), std::move(host));
+  }
+  EXPECT_TRUE(backend.ok()) << backend.status();
+  return std::make_unique<Rig>(*std::move(device), *std::move(backend), budget_bytes);
+}
+
+}  // namespace terrace::engine
+
+#endif  // TERRACE_TESTS_ENGINE_VENDOR_RIG_H_
