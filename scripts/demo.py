@@ -124,7 +124,11 @@ def main():
     parser.add_argument(
         "--rounds", type=int, default=4, help="times that each model is asked (default 4)"
     )
-    rounds = max(2, parser.parse_args().rounds)
+    parser.add_argument(
+        "--device", default="cpu", help="what computes: a device.kind (default cpu)"
+    )
+    arguments = parser.parse_args()
+    rounds = max(2, arguments.rounds)
     try:
         paths = {
             name: models.fetch(name, lambda text: print(text, file=sys.stderr, flush=True))
@@ -135,6 +139,7 @@ def main():
         shutil.rmtree(folder, ignore_errors=True)  # So that the first load is cold.
         config = {
             "memory": {"device_budget": f"{budget}B", "hot_keep_time": "0s"},
+            "device": {"kind": arguments.device},
             "models": [
                 {"name": name, "source": str(path), "max_context": 2048}
                 for name, path in paths.items()

@@ -65,6 +65,7 @@ absl::Status HostStream::CopyAsync(CopyDirection direction, std::byte* to, const
   operation.to = to;
   operation.from = from;
   operation.bytes = bytes;
+  operation.asked_us = model_->NowUs();
   return Push(std::move(operation));
 }
 
@@ -143,7 +144,11 @@ bool HostStream::ReadyToRun(Operation& operation) {
   if (!operation.begun) {
     operation.begun = true;
     const bool skipped = !status().ok();
-    operation.due_us = skipped ? 0 : model_->Begin(operation.direction, operation.bytes);
+    // A copy engine takes the next copy by itself, however late our thread wakes up; only kernels
+    // and waits hold it up.
+    operation.due_us = skipped ? 0
+                               : model_->Begin(operation.direction, operation.bytes,
+                                               std::max(operation.asked_us, ready_us_));
     // The bytes move while the link is "busy", so that our own memory copy costs no extra time; in
     // stepped mode they move when the copy is due.
     if (!stepped_ && !skipped) {
@@ -175,6 +180,7 @@ void HostStream::Execute(Operation& operation) {
     case Operation::Type::kLaunch: {
       if (!before.ok()) return;
       absl::Status run = operation.kernel();
+      ready_us_ = model_->NowUs();
       if (!run.ok()) Fail(std::move(run));
       return;
     }
@@ -194,6 +200,7 @@ void HostStream::Execute(Operation& operation) {
         other = operation.point->status;
       }
       if (!other.ok()) Fail(std::move(other));
+      ready_us_ = model_->NowUs();
       return;
     }
   }

@@ -59,8 +59,9 @@ class CopyModel {
   // Checks the ranges before a copy is queued.
   virtual absl::Status Check(CopyDirection direction, const std::byte* to, const std::byte* from,
                              uint64_t bytes) = 0;
-  // Books the copy on its link and returns when it is done, on the device's clock (0: at once).
-  virtual int64_t Begin(CopyDirection direction, uint64_t bytes) = 0;
+  // Books the copy on its link, which it may enter from `ready_us` on, and returns when it is done;
+  // both on the device's clock (0: at once).
+  virtual int64_t Begin(CopyDirection direction, uint64_t bytes, int64_t ready_us) = 0;
   // Moves the bytes (or fails, or spoils them, where faults are injected).
   virtual absl::Status Finish(CopyDirection direction, std::byte* to, const std::byte* from,
                               uint64_t bytes) = 0;
@@ -96,6 +97,7 @@ class HostStream final : public Stream {
     std::function<absl::Status()> kernel;
     std::shared_ptr<EventPoint> point;
     bool begun = false;
+    int64_t asked_us = 0;  // of a copy
     int64_t due_us = 0;
     absl::Status result;  // of a copy
   };
@@ -108,6 +110,8 @@ class HostStream final : public Stream {
 
   CopyModel* const model_;
   const bool stepped_;
+  // When the last kernel or wait was over; used by who runs operations.
+  int64_t ready_us_ = 0;
   mutable absl::Mutex mutex_;
   std::deque<std::unique_ptr<Operation>> queue_ ABSL_GUARDED_BY(mutex_);
   bool running_ ABSL_GUARDED_BY(mutex_) = false;  // the front operation is being worked on

@@ -18,6 +18,7 @@
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/thread_team.h"
 #include "device/opencl/opencl_device.h"
+#include "device/sim/sim_device.h"
 #include "engine/engine.h"
 #include "ops/cpu/cpu_backend.h"
 #include "ops/opencl/kernel_backend.h"
@@ -92,9 +93,9 @@ inline device::Device* SharedOpenCl() {
 
 class Rig {
  public:
-  // `variant` "ref", the name of a CPU variant, or "opencl" for a device with memory of its own
-  // (see HaveOpenCl). `deterministic`: a row's result does not depend on how many others are
-  // computed with it, as tests need that compare batches exactly.
+  // `variant` "ref", the name of a CPU variant, or a device with memory of its own: "opencl" (see
+  // HaveOpenCl), or "sim" with the best CPU variant. `deterministic`: a row's result does not
+  // depend on how many others are computed with it, as tests need that compare batches exactly.
   Rig(const std::string& variant, uint64_t budget_bytes, int threads = 2,
       bool deterministic = false)
       : team_(threads), cpu_(device::CreateCpuDevice()) {
@@ -104,6 +105,15 @@ class Rig {
       auto backend = ops::CreateKernelBackend(device);
       EXPECT_TRUE(backend.ok()) << backend.status();
       backend_ = *std::move(backend);
+    } else if (variant == "sim") {
+      device::SimDeviceOptions options;
+      options.memory_bytes = 256 * kMiB;
+      options.to_device = options.to_host = {8e9, 10};
+      cpu_ = device::CreateSimDevice(options, &clock_).value();
+      device = cpu_.get();
+      ops::CpuOptions cpu;
+      cpu.deterministic = deterministic;
+      backend_ = ops::CreateCpuBackend(ops::BestCpuVariant(), &team_, cpu).value();
     } else if (variant == "ref") {
       backend_ = ops::CreateRefBackend(&team_);
     } else {

@@ -1,5 +1,5 @@
-// Serving on a device whose memory the host can't reach: weights and KV move between tiers by
-// copies alone, and answers do not change.
+// Serving on devices with a memory of their own, one of which the host can't even reach: weights
+// and KV move between tiers by copies alone, and answers do not change.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -13,15 +13,18 @@
 namespace terrace::scheduler {
 namespace {
 
-class SeparateMemoryTest : public CachedSchedulerTest {
+class SeparateMemoryTest : public CachedSchedulerTest,
+                           public testing::WithParamInterface<std::string> {
  protected:
-  SeparateMemoryTest() { variant_ = "opencl"; }
+  SeparateMemoryTest() { variant_ = GetParam(); }
   void SetUp() override {
-    if (!engine::HaveOpenCl()) GTEST_SKIP() << "no OpenCL device on this machine";
+    if (variant_ == "opencl" && !engine::HaveOpenCl()) {
+      GTEST_SKIP() << "no OpenCL device on this machine";
+    }
   }
 };
 
-TEST_F(SeparateMemoryTest, ModelsThatDoNotFitTogetherTakeTurnsAndAnswerAlike) {
+TEST_P(SeparateMemoryTest, ModelsThatDoNotFitTogetherTakeTurnsAndAnswerAlike) {
   const std::vector<std::string> archs = {"qwen3", "gemma3", "mixtral"};
   std::map<std::string, std::vector<int32_t>> alone;
   use_cache_ = false;
@@ -49,7 +52,7 @@ TEST_F(SeparateMemoryTest, ModelsThatDoNotFitTogetherTakeTurnsAndAnswerAlike) {
   EXPECT_TRUE(rig_->manager().CheckInvariants().ok());
 }
 
-TEST_F(SeparateMemoryTest, AModelLargerThanTheBudgetStreamsThroughIt) {
+TEST_P(SeparateMemoryTest, AModelLargerThanTheBudgetStreamsThroughIt) {
   use_cache_ = false;
   Start(64 * kMiB);
   Add("llama");
@@ -70,7 +73,7 @@ TEST_F(SeparateMemoryTest, AModelLargerThanTheBudgetStreamsThroughIt) {
   EXPECT_LE(rig_->manager().Snapshot().device_used_bytes, budget);
 }
 
-TEST_F(SeparateMemoryTest, AReturningPromptIsTakenFromMemoryAndAfterARestartFromDisk) {
+TEST_P(SeparateMemoryTest, AReturningPromptIsTakenFromMemoryAndAfterARestartFromDisk) {
   Start(64 * kMiB);
   Add("qwen3");
   const Golden golden = engine::ReadGolden(Arch("qwen3"));
@@ -88,7 +91,7 @@ TEST_F(SeparateMemoryTest, AReturningPromptIsTakenFromMemoryAndAfterARestartFrom
   EXPECT_EQ(last_.restored_tokens, found);
 }
 
-TEST_F(SeparateMemoryTest, GuessedTokensAreCheckedOnTheDevice) {
+TEST_P(SeparateMemoryTest, GuessedTokensAreCheckedOnTheDevice) {
   use_cache_ = false;
   const std::vector<int32_t> prompt = {5, 6, 7, 8, 5, 6, 7, 8, 5, 6, 7, 8, 5, 6, 7};
   Start(64 * kMiB);
@@ -101,6 +104,9 @@ TEST_F(SeparateMemoryTest, GuessedTokensAreCheckedOnTheDevice) {
   Add("qwen2", options);
   EXPECT_EQ(Answer("guessed", "qwen2", prompt, 24), plain);
 }
+
+INSTANTIATE_TEST_SUITE_P(Devices, SeparateMemoryTest, testing::Values("opencl", "sim"),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace terrace::scheduler

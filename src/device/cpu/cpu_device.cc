@@ -28,7 +28,7 @@ class PlainCopies final : public CopyModel {
   absl::Status Check(CopyDirection, const std::byte*, const std::byte*, uint64_t) override {
     return absl::OkStatus();
   }
-  int64_t Begin(CopyDirection, uint64_t) override { return 0; }
+  int64_t Begin(CopyDirection, uint64_t, int64_t) override { return 0; }
   absl::Status Finish(CopyDirection direction, std::byte* to, const std::byte* from,
                       uint64_t bytes) override {
     if (bytes > 0) std::memmove(to, from, bytes);

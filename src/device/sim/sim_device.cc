@@ -16,6 +16,7 @@
 #include "base/units.h"
 #include "device/host_stream.h"
 #include "device/range_allocator.h"
+#include "device/range_set.h"
 #include "os/mapping.h"
 
 namespace terrace::device {
@@ -28,7 +29,10 @@ class Arena {
 
   absl::StatusOr<std::byte*> Allocate(uint64_t bytes, const std::string& device) {
     const std::optional<uint64_t> offset = ranges_.Allocate(bytes);
-    if (offset.has_value()) return mapping_.data() + *offset;
+    if (offset.has_value()) {
+      kept_.Remove({*offset, *offset + bytes});
+      return mapping_.data() + *offset;
+    }
     return absl::ResourceExhaustedError(
         fmt::format("{}: {} asked for, {} of {} are allocated, the largest free range has {}",
                     device, FormatBytes(bytes), FormatBytes(ranges_.allocated()),
@@ -40,6 +44,17 @@ class Arena {
     const uint64_t bytes = ranges_.Free(offset);
     // Pages really leave, so that a resident-set reading of a test means something.
     if (bytes > 0) (void)mapping_.Discard(offset, bytes);
+  }
+
+  // Frees, but leaves the pages for who allocates next, until Trim.
+  void Keep(std::byte* data) {
+    const auto offset = static_cast<uint64_t>(data - mapping_.data());
+    const uint64_t bytes = ranges_.Free(offset);
+    if (bytes > 0) kept_.Add({offset, offset + bytes});
+  }
+  void Trim() {
+    for (const auto& [begin, end] : kept_.ranges()) (void)mapping_.Discard(begin, end - begin);
+    kept_ = RangeSet();
   }
 
   // True if [data, data + bytes) lies in one allocation.
@@ -57,6 +72,7 @@ class Arena {
  private:
   os::Mapping mapping_;
   RangeAllocator ranges_;
+  RangeSet kept_;  // free, with pages
 };
 
 class SimDeviceImpl final : public SimDevice, public CopyModel {
@@ -84,6 +100,20 @@ class SimDeviceImpl final : public SimDevice, public CopyModel {
     if (data == nullptr) return;
     absl::MutexLock lock(&mutex_);
     arena_.Free(data);
+  }
+  // A chip's memory needs no clearing anew; the host's pages, which stand in for it, would.
+  absl::StatusOr<std::byte*> Exchange(std::span<const MemoryRange> freed, uint64_t bytes) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      for (const MemoryRange& range : freed) {
+        if (range.data != nullptr) arena_.Keep(range.data);
+      }
+    }
+    return Allocate(bytes);
+  }
+  void Trim() override {
+    absl::MutexLock lock(&mutex_);
+    arena_.Trim();
   }
   MemoryInfo GetMemoryInfo() const override {
     absl::MutexLock lock(&mutex_);
@@ -176,16 +206,15 @@ class SimDeviceImpl final : public SimDevice, public CopyModel {
   }
 
   // Copies of one direction share its link: each starts when the one before has left it.
-  int64_t Begin(CopyDirection direction, uint64_t bytes) override {
+  int64_t Begin(CopyDirection direction, uint64_t bytes, int64_t ready_us) override {
     const SimLink& shape = link(direction);
     if (shape.bytes_per_s <= 0 && shape.latency_us <= 0) return 0;
-    const int64_t now = clock_->NowUs();
     absl::MutexLock lock(&mutex_);
     int64_t& free_at = free_at_us_[static_cast<size_t>(direction)];
     // A copy engine is never idle between queued copies: one asked for right after another ended
     // starts when that one left the link, not when our thread woke up.
     constexpr int64_t kWakeUpSlackUs = 200;
-    int64_t start = now - free_at <= shape.latency_us + kWakeUpSlackUs ? free_at : now;
+    int64_t start = ready_us - free_at <= shape.latency_us + kWakeUpSlackUs ? free_at : ready_us;
     if (shape.bytes_per_s > 0) {
       start +=
           static_cast<int64_t>(std::ceil(static_cast<double>(bytes) * 1e6 / shape.bytes_per_s));
