@@ -81,13 +81,13 @@ absl::StatusOr<MachineLimits> MeasureLimits(std::string_view variant, const Larg
   constexpr int64_t kRounds = 200000;
   constexpr double kSteps = kRounds * 12.0;
   std::atomic<int64_t> sink{0};
-  limits.int8_ops_per_s =
-      BestRate(team, kSteps * 128, [&] { sink += kernels->int8_rounds(kRounds); });
+  limits.int8_ops_per_s = BestRate(team, kSteps * kernels->int8_step_ops,
+                                   [&] { sink += kernels->int8_rounds(kRounds); });
   limits.float_ops_per_s =
       BestRate(team, kSteps * 32, [&] { sink += kernels->float_rounds(kRounds) > 0; });
   if (kernels->word_rounds != nullptr) {
-    limits.word_ops_per_s =
-        BestRate(team, kSteps * 64, [&] { sink += kernels->word_rounds(kRounds); });
+    limits.word_ops_per_s = BestRate(team, kSteps * kernels->word_step_ops,
+                                     [&] { sink += kernels->word_rounds(kRounds); });
   }
   return limits;
 }

@@ -5,9 +5,10 @@
 
 namespace terrace::ops {
 
-float MatMulTolerance(DType dtype, const float* w, const float* x, int32_t cols, bool many) {
+float MatMulTolerance(DType dtype, const float* w, const float* x, int32_t cols, Factors factors) {
   constexpr double kEps = kFloatEps;
   double products = 0;
+  double squares = 0;        // of products
   double variance = 0;       // of activations at steps of largest / 127
   double word_variance = 0;  // of weights at steps of largest / 8191
   double hard = 0;
@@ -25,6 +26,7 @@ float MatMulTolerance(DType dtype, const float* w, const float* x, int32_t cols,
       x1 += std::fabs(xi);
       x2 += xi * xi;
       products += std::fabs(wi * xi);
+      squares += wi * wi * xi * xi;
     }
     row_max = std::max(row_max, x_max);
     row_w1 += w1;
@@ -37,7 +39,10 @@ float MatMulTolerance(DType dtype, const float* w, const float* x, int32_t cols,
   }
   const double between_blocks = (cols / 32.0 + 8) * kEps * magnitude;
   double tolerance = 1e-30;
-  if (dtype == DType::kW8A8) {
+  if (factors == Factors::kBf16) {
+    tolerance += std::min(0x1p-7 * products, 6 * 0x1p-8 * std::sqrt(2.0 / 3 * squares)) +
+                 (cols + 4) * kEps * products;
+  } else if (dtype == DType::kW8A8) {
     const double d = row_max / 127;
     const double row_hard = d / 2 * row_w1;
     tolerance +=
@@ -47,17 +52,20 @@ float MatMulTolerance(DType dtype, const float* w, const float* x, int32_t cols,
   } else {
     tolerance += (cols + 4) * kEps * products;
     const double finer = 127.0 / 8191;
-    if (many) tolerance += 6 * std::sqrt(variance * finer * finer + word_variance) + between_blocks;
+    if (factors == Factors::kWords) {
+      tolerance += 6 * std::sqrt(variance * finer * finer + word_variance) + between_blocks;
+    }
   }
   return static_cast<float>(tolerance);
 }
 
 float AttentionTolerance(int32_t key_dim, int32_t keys, float scale, float softcap,
-                         float largest_query, float largest_key, float largest_value) {
+                         float largest_query, float largest_key, float largest_value, bool tiles) {
   const float dim = static_cast<float>(key_dim);
-  const float score =
-      (dim + 3) * kFloatEps * dim * largest_query * largest_key * scale + softcap * 8 * kFloatEps;
-  return 2 * largest_value * (score + 4 * kFloatEps) +
+  const float products = dim * largest_query * largest_key * scale;
+  const float score = (dim + 3) * kFloatEps * products + softcap * 8 * kFloatEps +
+                      (tiles ? 3 * 0x1p-16f * products : 0.0f);
+  return 2 * largest_value * (score + 4 * kFloatEps) + (tiles ? 0x1p-7f * largest_value : 0.0f) +
          static_cast<float>(keys + 4) * kFloatEps * largest_value;
 }
 

@@ -139,13 +139,14 @@ class Verifier {
     RETURN_IF_ERROR(cpu_->MatMul(View(x, n, kCols), {&target, 1}));
     VerifyRow row =
         NewRow(n == 1 ? "matmul 1 row" : "matmul 64 rows", std::string(Info(dtype).name));
+    const Factors factors = CpuFactors(variant_, dtype, n, kCols);
     std::vector<float> w(kCols);
     for (int32_t r = 0; r < kRows; ++r) {
       DequantizeRow(dtype, plain.data() + RowBytes(dtype, kCols) * static_cast<uint64_t>(r), w);
       for (int32_t i = 0; i < n; ++i) {
         const size_t at = static_cast<size_t>(i * kRows + r);
         Note(row, got[at], want[at],
-             MatMulTolerance(dtype, w.data(), x.data() + i * kCols, kCols, n >= 40));
+             MatMulTolerance(dtype, w.data(), x.data() + i * kCols, kCols, factors));
       }
     }
     if (options_.measure) RETURN_IF_ERROR(MeasureMatMul(dtype, n, row));
@@ -198,7 +199,9 @@ class Verifier {
     row.unit = "GOP/s";
     row.rate = 2.0 * kOut * kIn * n / best / 1e9;
     const double words = std::max(limits_.word_ops_per_s, limits_.float_ops_per_s);
-    row.share = row.rate * 1e9 / (Info(dtype).quantised ? limits_.int8_ops_per_s : words);
+    const bool int8 =
+        Info(dtype).quantised && CpuFactors(variant_, dtype, n, kIn) == Factors::kStored;
+    row.share = row.rate * 1e9 / (int8 ? limits_.int8_ops_per_s : words);
     return absl::OkStatus();
   }
 
@@ -287,7 +290,8 @@ class Verifier {
     VerifyRow row = NewRow("attention", dtype == KvDType::kF16  ? "F16"
                                         : dtype == KvDType::kI8 ? "I8"
                                                                 : "F32");
-    const float tolerance = AttentionTolerance(kDim, kTokens, params.scale, 0, 3, 3, 3);
+    const float tolerance = AttentionTolerance(kDim, kTokens, params.scale, 0, 3, 3, 3,
+                                               CpuAttendsInTiles(variant_, geometry, kTokens));
     for (size_t i = 0; i < got.size(); ++i) Note(row, got[i], want[i], tolerance);
     rows_.push_back(row);
     return absl::OkStatus();

@@ -427,8 +427,8 @@ const ConfigKey kKeys[] = {
      [](In c) { return c.device.threads ? fmt::format("{}", c.device.threads) : "auto"; }},
     {"device.deterministic", "true or false", "false",
      "true: an answer at temperature 0, or with a seed, is the same bit by bit whatever the number "
-     "of threads and whatever else is computed with it. false: models with float weights may "
-     "differ by rounding; see Determinism.",
+     "of threads and whatever else is computed with it. false: it may differ by "
+     "rounding; see Determinism.",
      [](string_view t, Config* c) {
        std::string word;
        Status status = SetChoice(t, {"true", "false"}, &word);

@@ -76,7 +76,7 @@ def test_q8_0_is_as_good_as_float32(floats, tmp_path):
     assert abs(_perplexity(tmp_path / "q8.gguf", tmp_path) / reference - 1) < 0.005
 
 
-@pytest.mark.parametrize("name", ["Q4_0"])
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_K"])
 def test_four_bits_cost_what_their_weights_cost(name, floats, tmp_path):
     path, reference = floats
     _terrace("quantize", path, tmp_path / "q4.gguf", "--format", name)

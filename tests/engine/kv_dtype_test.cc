@@ -14,7 +14,7 @@ namespace {
 std::vector<float> Logits(const std::string& arch, const std::string& variant, ops::KvDType dtype,
                           int* layers) {
   const std::string base = std::string(TERRACE_TEST_DATA) + "/golden/arch/" + arch;
-  Rig rig(variant, 64 * kMiB);
+  Rig rig(variant, 64 * kMiB, 2, true);  // the same kernels for each type
   EngineModelOptions options;
   options.kv_dtype = dtype;
   auto model = rig.Open(base + ".gguf", "m", false, options);

@@ -5,11 +5,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -89,6 +91,19 @@ inline device::Device* SharedOpenCl() {
     return *std::move(made);
   }();
   return shared.get();
+}
+
+// The largest difference of two sets of logits, rows of `cols`, when the `flips` rows that differ
+// most are left out: where a router's choice is close, rounding may send a token to another expert,
+// whose answer is another.
+inline double WorstError(std::span<const float> got, std::span<const float> want, size_t cols,
+                         size_t flips = 0) {
+  std::vector<double> worst(want.size() / cols);
+  for (size_t i = 0; i < want.size(); ++i) {
+    worst[i / cols] = std::max(worst[i / cols], std::abs(double{got[i]} - want[i]));
+  }
+  std::sort(worst.begin(), worst.end());
+  return worst[worst.size() - 1 - std::min(flips, worst.size() - 1)];
 }
 
 class Rig {

@@ -22,10 +22,12 @@ inline bool IsVendor(const std::string& variant) {
   return variant == "ascend" || variant == "cambricon";
 }
 
-// `variant` as Rig takes it, or a vendor. `team` must outlive the rig.
+// `variant` and `deterministic` as Rig takes them, or a vendor. `team` must outlive the rig.
 inline std::unique_ptr<Rig> MakeRig(const std::string& variant, uint64_t budget_bytes,
-                                    ThreadTeam* team) {
-  if (!IsVendor(variant)) return std::make_unique<Rig>(variant, budget_bytes);
+                                    ThreadTeam* team, bool deterministic = false) {
+  if (!IsVendor(variant)) {
+    return std::make_unique<Rig>(variant, budget_bytes, 2, deterministic);
+  }
   device::FakeOf(variant)->Arm(0, 0);
   auto host = ops::CreateRefBackend(team);
   const std::string library = device::FakeLibrary(variant);

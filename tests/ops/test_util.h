@@ -36,9 +36,10 @@ inline std::vector<std::string> SupportedVariants() {
   return names;
 }
 
-inline std::unique_ptr<Backend> MustCreate(const std::string& variant, ThreadTeam* team) {
+inline std::unique_ptr<Backend> MustCreate(const std::string& variant, ThreadTeam* team,
+                                           bool deterministic = false) {
   if (variant == "kernels" || variant == "scalar") return CreateStagedBackend(variant == "scalar");
-  auto backend = CreateCpuBackend(variant, team);
+  auto backend = CreateCpuBackend(variant, team, {.deterministic = deterministic});
   EXPECT_TRUE(backend.ok()) << backend.status();
   return backend.ok() ? std::move(backend).value() : nullptr;
 }

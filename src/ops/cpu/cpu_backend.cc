@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "fmt/format.h"
 #include "ops/check.h"
+#include "ops/cpu/activations.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/packing.h"
 #include "ops/cpu/variants.h"
@@ -21,34 +22,10 @@ namespace {
 using cpu::kBlock;
 using cpu::Kernels;
 using cpu::kLanes;
-using cpu::XBlock;
-
-// Work below this many elements is done by the caller: a fork and join costs about as much.
-constexpr int64_t kForkElements = 16384;
 
 // Least bytes of weights a worker takes at once: below that, starting a new stream from memory
 // costs more than an uneven end.
 constexpr int64_t kGrainBytes = 32 << 10;
-
-// Memory that is kept between calls and only grows; 64-byte aligned.
-template <typename T>
-class Scratch {
- public:
-  T* Get(size_t count) {
-    if (count > size_) {
-      data_.reset(static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t{64})));
-      size_ = count;
-    }
-    return data_.get();
-  }
-
- private:
-  struct Free {
-    void operator()(T* p) const { ::operator delete(p, std::align_val_t{64}); }
-  };
-  std::unique_ptr<T, Free> data_;
-  size_t size_ = 0;
-};
 
 class CpuBackend final : public Backend {
  public:
@@ -57,9 +34,10 @@ class CpuBackend final : public Backend {
         kernels_(kernels),
         team_(team),
         options_(options),
+        activations_(kernels, team),
         worker_floats_(static_cast<size_t>(team->size())),
         worker_packed_(static_cast<size_t>(team->size())),
-        worker_words_(static_cast<size_t>(team->size())) {}
+        worker_weights_(static_cast<size_t>(team->size())) {}
 
   std::string_view name() const override { return name_; }
 
@@ -193,35 +171,24 @@ class CpuBackend final : public Backend {
  private:
   template <typename F>
   void ForRows(int64_t rows, int64_t cols, F&& fn) {
-    if (rows * cols < kForkElements) {
-      for (int64_t r = 0; r < rows; ++r) fn(r);
-      return;
-    }
-    const int64_t grain = std::max<int64_t>(1, kForkElements / 2 / cols);
-    team_->ParallelFor(rows, grain, [&](int64_t begin, int64_t end, int) {
-      for (int64_t r = begin; r < end; ++r) fn(r);
-    });
+    cpu::ForRows(team_, rows, cols, std::forward<F>(fn));
   }
 
   // What a call is to do, and its input in the forms that the targets' formats take.
   struct MatMulWork {
-    const XBlock* xq = nullptr;
     int64_t groups = 0;    // of 16 rows, over all targets
     int64_t products = 0;  // of weights and activations
     int64_t bytes = 0;     // of weights
+    int64_t unit = 2;      // groups that stay together, as tile kernels take them
   };
   absl::StatusOr<MatMulWork> PrepareMatMul(const Matrix& x, std::span<const MatMulTarget> targets);
 
-  // Quantises all rows of x into tiles; see cpu::MatMulArgs.
-  const XBlock* Quantise(const Matrix& x);
-  // The same with one scale a row, into x8_, x8_scale_ and x8_sum_.
-  void QuantiseWholeRows(const Matrix& x);
-  // The same as words, into xw_ and xw_scale_.
-  void QuantiseWords(const Matrix& x);
-  bool UsesWords(const Matrix& x, DType dtype) const {
-    return kernels_.word_matmul[static_cast<size_t>(dtype)] != nullptr && !options_.deterministic &&
-           x.rows >= kernels_.word_min_rows && x.cols % kBlock == 0;
+  Factors FactorsOf(const Matrix& x, DType dtype) const {
+    return cpu::FactorsOf(kernels_, dtype, x.rows, x.cols, options_.deterministic);
   }
+  // The groups of `args` from feature `row` on, of a matrix in plain rows: packs each before use.
+  void MultiplyPlain(const Weight& w, int32_t row, cpu::MatMulFn matmul,
+                     const cpu::MatMulArgs& args, int worker);
   // Cosines and sines of each row into angles_; kept while positions and parameters stay the same,
   // which they do over the layers of a step.
   void PrepareAngles(std::span<const int32_t> positions, const RopeParams& params);
@@ -231,15 +198,10 @@ class CpuBackend final : public Backend {
   ThreadTeam* const team_;
   const CpuOptions options_;
 
-  Scratch<XBlock> xq_;
-  Scratch<int8_t> x8_;
-  Scratch<float> x8_scale_;
-  Scratch<int32_t> x8_sum_;
-  Scratch<int16_t> xw_;
-  Scratch<float> xw_scale_;
-  std::vector<Scratch<float>> worker_floats_;
-  std::vector<Scratch<std::byte>> worker_packed_;
-  std::vector<Scratch<std::byte>> worker_words_;
+  cpu::Activations activations_;
+  std::vector<cpu::Scratch<float>> worker_floats_;
+  std::vector<cpu::Scratch<std::byte>> worker_packed_;
+  std::vector<cpu::Scratch<std::byte>> worker_weights_;
 
   std::vector<int32_t> angle_positions_;
   RopeParams angle_params_;
@@ -247,100 +209,56 @@ class CpuBackend final : public Backend {
   std::vector<float> angles_;  // [row][dim]: dim / 2 cosines, dim / 2 sines
 };
 
-const XBlock* CpuBackend::Quantise(const Matrix& x) {
-  const int32_t blocks = x.cols / kBlock;
-  const int32_t tile = kernels_.tile_rows;
-  const int32_t tiles = (x.rows + tile - 1) / tile;
-  const int32_t last = x.rows - (tiles - 1) * tile;
-  const int32_t last_padded = cpu::PaddedRows(last);
-  const size_t rows = static_cast<size_t>(tiles - 1) * tile + static_cast<size_t>(last_padded);
-  XBlock* out = xq_.Get(rows * static_cast<size_t>(blocks));
-  ForRows(static_cast<int64_t>(rows), x.cols, [&](int64_t r) {
-    const int32_t t = static_cast<int32_t>(r / tile);
-    const int32_t in_tile = static_cast<int32_t>(r % tile);
-    const int32_t height = t == tiles - 1 ? last_padded : tile;
-    XBlock* to = out + static_cast<int64_t>(t) * tile * blocks + in_tile;
-    if (r < x.rows) {
-      kernels_.quantize_row(x.row(r), x.cols, to, height);
-    } else {
-      for (int32_t b = 0; b < blocks; ++b) to[int64_t{b} * height] = XBlock{};
-    }
-  });
-  return out;
-}
-
-void CpuBackend::QuantiseWholeRows(const Matrix& x) {
-  const int32_t blocks = x.cols / kBlock;
-  const int32_t tile = kernels_.tile_rows;
-  const int32_t tiles = (x.rows + tile - 1) / tile;
-  const int32_t last_padded = cpu::PaddedRows(x.rows - (tiles - 1) * tile);
-  const size_t rows = static_cast<size_t>(tiles - 1) * tile + static_cast<size_t>(last_padded);
-  int8_t* bytes = x8_.Get(rows * static_cast<size_t>(x.cols));
-  float* scales = x8_scale_.Get(rows);
-  int32_t* sums = x8_sum_.Get(rows);
-  ForRows(static_cast<int64_t>(rows), x.cols, [&](int64_t r) {
-    const int64_t t = r / tile;
-    const int64_t height = t == tiles - 1 ? last_padded : tile;
-    int8_t* to = bytes + (t * tile * blocks + r % tile) * kBlock;
-    if (r < x.rows) {
-      kernels_.quantize_whole_row(x.row(r), x.cols, to, height, scales + r, sums + r);
-      return;
-    }
-    for (int32_t b = 0; b < blocks; ++b) std::memset(to + b * height * kBlock, 0, kBlock);
-    scales[r] = 0.0f;
-    sums[r] = 0;
-  });
-}
-
-void CpuBackend::QuantiseWords(const Matrix& x) {
-  const int32_t blocks = x.cols / kBlock;
-  const int32_t tile = kernels_.tile_rows;
-  const int32_t tiles = (x.rows + tile - 1) / tile;
-  const int32_t last_padded = cpu::PaddedWordRows(x.rows - (tiles - 1) * tile);
-  const size_t rows = static_cast<size_t>(tiles - 1) * tile + static_cast<size_t>(last_padded);
-  int16_t* words = xw_.Get(rows * static_cast<size_t>(x.cols));
-  float* scales = xw_scale_.Get(rows * static_cast<size_t>(blocks));
-  ForRows(static_cast<int64_t>(rows), x.cols, [&](int64_t r) {
-    const int64_t t = r / tile;
-    const int64_t in_tile = r % tile;
-    const int64_t height = t == tiles - 1 ? last_padded : tile;
-    const int64_t first = t * tile * blocks + in_tile;  // in blocks
-    if (r < x.rows) {
-      kernels_.quantize_words(x.row(r), x.cols, words + first * kBlock, scales + first, height);
-      return;
-    }
-    for (int32_t b = 0; b < blocks; ++b) {
-      std::memset(words + (first + b * height) * kBlock, 0, kBlock * sizeof(int16_t));
-      scales[first + b * height] = 0.0f;
-    }
-  });
-}
-
 absl::StatusOr<CpuBackend::MatMulWork> CpuBackend::PrepareMatMul(
     const Matrix& x, std::span<const MatMulTarget> targets) {
   MatMulWork work;
   bool blocks = false;
   bool scaled = false;
   bool words = false;
+  bool tiles = false;
   for (const MatMulTarget& target : targets) {
     const DType dtype = target.weight.dtype;
     if (kernels_.matmul[static_cast<size_t>(dtype)] == nullptr) {
       return absl::UnimplementedError(
           fmt::format("MatMul: {} is not a matrix type", Info(dtype).name));
     }
+    const Factors factors = FactorsOf(x, dtype);
+    tiles = tiles || factors == Factors::kBf16;
     scaled = scaled || dtype == DType::kW8A8;
-    blocks = blocks || (Info(dtype).quantised && dtype != DType::kW8A8);
-    words = words || UsesWords(x, dtype);
-    work.groups += (target.weight.rows + kLanes - 1) / kLanes;
+    blocks =
+        blocks || (Info(dtype).quantised && dtype != DType::kW8A8 && factors == Factors::kStored);
+    words = words || factors == Factors::kWords;
+    const int64_t groups = (target.weight.rows + kLanes - 1) / kLanes;
+    work.groups += groups;
+    if (factors != Factors::kBf16 || groups % 2 != 0) work.unit = 1;
     work.products += int64_t{target.weight.rows} * target.weight.cols * x.rows;
     work.bytes += static_cast<int64_t>(target.weight.rows) *
                   static_cast<int64_t>(RowBytes(dtype, static_cast<uint64_t>(target.weight.cols)));
   }
   if (work.products == 0) return work;
-  if (blocks) work.xq = Quantise(x);
-  if (scaled) QuantiseWholeRows(x);
-  if (words) QuantiseWords(x);
+  if (blocks) activations_.Quantise(x);
+  if (scaled) activations_.QuantiseWholeRows(x);
+  if (words) activations_.QuantiseWords(x);
+  if (tiles) activations_.RoundToBf16(x);
   return work;
+}
+
+void CpuBackend::MultiplyPlain(const Weight& w, int32_t row, cpu::MatMulFn matmul,
+                               const cpu::MatMulArgs& args, int worker) {
+  const uint64_t row_bytes = RowBytes(w.dtype, static_cast<uint64_t>(w.cols));
+  std::byte* packed =
+      worker_packed_[static_cast<size_t>(worker)].Get(cpu::PackedGroupBytes(w.dtype, w.cols));
+  for (int32_t g = 0; g < args.groups; ++g) {
+    cpu::MatMulArgs one = args;
+    one.groups = 1;
+    one.rows = std::min(args.rows - g * kLanes, kLanes);
+    one.weight = packed;
+    one.out = args.out + g * kLanes;
+    if (one.bias != nullptr) one.bias += g * kLanes;
+    cpu::PackGroup(w.dtype, w.cols, one.rows,
+                   w.data + static_cast<uint64_t>(row + g * kLanes) * row_bytes, packed);
+    matmul(one);
+  }
 }
 
 absl::Status CpuBackend::MatMul(Matrix x, std::span<const MatMulTarget> targets) {
@@ -350,7 +268,9 @@ absl::Status CpuBackend::MatMul(Matrix x, std::span<const MatMulTarget> targets)
 
   // One index space over the row groups of all targets. Chunks are small enough to even out workers
   // of unequal speed, and large enough to stream.
-  const auto run = [&](int64_t begin, int64_t end, int worker) {
+  const auto run = [&](int64_t first_unit, int64_t last_unit, int worker) {
+    const int64_t begin = first_unit * work.unit;
+    const int64_t end = last_unit * work.unit;
     int64_t first = 0;
     for (const MatMulTarget& target : targets) {
       const Weight& w = target.weight;
@@ -364,10 +284,7 @@ absl::Status CpuBackend::MatMul(Matrix x, std::span<const MatMulTarget> targets)
       args.groups = static_cast<int32_t>(high - low);
       args.rows = std::min(w.rows - row, args.groups * kLanes);
       args.cols = w.cols;
-      args.xq = work.xq;
-      args.x8 = x8_.Get(0);
-      args.x8_scale = x8_scale_.Get(0);
-      args.x8_sum = x8_sum_.Get(0);
+      activations_.Fill(&args);
       args.x = x.data;
       args.x_stride = x.stride;
       args.n = x.rows;
@@ -375,11 +292,14 @@ absl::Status CpuBackend::MatMul(Matrix x, std::span<const MatMulTarget> targets)
       args.out = target.out.data + row;
       args.out_stride = target.out.stride;
       cpu::MatMulFn matmul = kernels_.matmul[static_cast<size_t>(w.dtype)];
-      if (UsesWords(x, w.dtype)) {
+      const Factors factors = FactorsOf(x, w.dtype);
+      if (factors == Factors::kBf16) {
+        matmul = kernels_.tile_matmul[static_cast<size_t>(w.dtype)];
+        args.scratch =
+            worker_weights_[static_cast<size_t>(worker)].Get(size_t{cpu::kTileScratchBytes});
+      } else if (factors == Factors::kWords) {
         matmul = kernels_.word_matmul[static_cast<size_t>(w.dtype)];
-        args.xw = xw_.Get(0);
-        args.xw_scale = xw_scale_.Get(0);
-        args.scratch = worker_words_[static_cast<size_t>(worker)].Get(
+        args.scratch = worker_weights_[static_cast<size_t>(worker)].Get(
             static_cast<size_t>(cpu::WordScratchBytes(x.cols)));
       }
       const uint64_t group_bytes = cpu::PackedGroupBytes(w.dtype, w.cols);
@@ -388,27 +308,16 @@ absl::Status CpuBackend::MatMul(Matrix x, std::span<const MatMulTarget> targets)
         matmul(args);
         continue;
       }
-      const uint64_t row_bytes = RowBytes(w.dtype, static_cast<uint64_t>(w.cols));
-      std::byte* packed = worker_packed_[static_cast<size_t>(worker)].Get(group_bytes);
-      for (int32_t g = 0; g < args.groups; ++g) {
-        cpu::MatMulArgs one = args;
-        one.groups = 1;
-        one.rows = std::min(args.rows - g * kLanes, kLanes);
-        one.weight = packed;
-        one.out = args.out + g * kLanes;
-        if (one.bias != nullptr) one.bias += g * kLanes;
-        cpu::PackGroup(w.dtype, w.cols, one.rows,
-                       w.data + static_cast<uint64_t>(row + g * kLanes) * row_bytes, packed);
-        matmul(one);
-      }
+      MultiplyPlain(w, row, matmul, args, worker);
     }
   };
-  if (work.products < kForkElements) {
-    run(0, work.groups, 0);
+  const int64_t units = work.groups / work.unit;
+  if (work.products < cpu::kForkElements) {
+    run(0, units, 0);
     return absl::OkStatus();
   }
-  const int64_t group_bytes = std::max<int64_t>(1, work.bytes / work.groups);
-  team_->ParallelFor(work.groups, std::max<int64_t>(1, kGrainBytes / group_bytes), run);
+  const int64_t unit_bytes = std::max<int64_t>(1, work.bytes / units);
+  team_->ParallelFor(units, std::max<int64_t>(1, kGrainBytes / unit_bytes), run);
   return absl::OkStatus();
 }
 
@@ -447,28 +356,31 @@ absl::Status CpuBackend::Attention(Matrix q, const AttentionParams& params,
     int32_t kv_head;
     int64_t first;
     int64_t last;
+    bool tiles;
   };
   std::vector<Task> tasks;
   int64_t pairs = 0;
   for (const SequenceRows& s : batch.sequences) pairs += s.rows > 0 ? geometry.kv_heads : 0;
   for (const SequenceRows& s : batch.sequences) {
     const int64_t units = int64_t{s.rows} * group;
-    int64_t step = cpu::kAttentionTask;
+    const bool tiles = cpu::AttendsInTiles(kernels_, geometry, s.rows, options_.deterministic);
+    const int64_t least = tiles ? 2 * cpu::kMatrixTile : cpu::kAttentionUnits;
+    int64_t step = tiles ? cpu::kTileUnits : cpu::kAttentionTask;
     if (pairs < 2 * team_->size()) {
       const int64_t share = (units + team_->size() - 1) / team_->size();
-      step = share <= cpu::kAttentionUnits
-                 ? share
-                 : std::min<int64_t>(step,
-                                     AlignUp(static_cast<uint64_t>(share), cpu::kAttentionUnits));
+      step = share <= least ? share
+                            : std::min<int64_t>(step, AlignUp(static_cast<uint64_t>(share),
+                                                              static_cast<uint64_t>(least)));
     }
     // Units at the end see the most keys: they go first.
     for (int64_t first = units > 0 ? (units - 1) / step * step : -1; first >= 0; first -= step) {
       for (int32_t h = 0; h < geometry.kv_heads; ++h) {
-        tasks.push_back({&s, h, first, std::min(units, first + step)});
+        tasks.push_back({&s, h, first, std::min(units, first + step), tiles});
       }
     }
   }
-  const int64_t scratch = cpu::AttentionScratch(geometry.key_dim, geometry.value_dim);
+  const int64_t scratch = std::max(cpu::AttentionScratch(geometry.key_dim, geometry.value_dim),
+                                   cpu::TileAttentionScratch(geometry.key_dim, geometry.value_dim));
   const auto run = [&](int64_t begin, int64_t end, int worker) {
     for (int64_t i = begin; i < end; ++i) {
       const Task& task = tasks[static_cast<size_t>(i)];
@@ -492,7 +404,7 @@ absl::Status CpuBackend::Attention(Matrix q, const AttentionParams& params,
       args.softcap = params.softcap;
       args.sinks = params.sinks.data != nullptr ? params.sinks.data + head : nullptr;
       args.scratch = worker_floats_[static_cast<size_t>(worker)].Get(static_cast<size_t>(scratch));
-      kernels_.attention(args, task.first, task.last);
+      (task.tiles ? kernels_.tile_attention : kernels_.attention)(args, task.first, task.last);
     }
   };
   const int64_t count = static_cast<int64_t>(tasks.size());
@@ -517,6 +429,24 @@ std::string BestCpuVariant() {
     if (v.supported) best = v.name;
   }
   return best;
+}
+
+Factors CpuFactors(std::string_view variant, DType dtype, int32_t rows, int32_t cols,
+                   const CpuOptions& options) {
+  for (const cpu::Variant& v : cpu::AllVariants()) {
+    if (v.name != variant) continue;
+    return cpu::FactorsOf(*v.kernels, dtype, rows, cols, options.deterministic);
+  }
+  return Factors::kStored;
+}
+
+bool CpuAttendsInTiles(std::string_view variant, const KvGeometry& geometry, int32_t rows,
+                       const CpuOptions& options) {
+  for (const cpu::Variant& v : cpu::AllVariants()) {
+    if (v.name != variant) continue;
+    return cpu::AttendsInTiles(*v.kernels, geometry, rows, options.deterministic);
+  }
+  return false;
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::string_view variant,

@@ -50,7 +50,9 @@ struct MatMulArgs {
   int32_t n;              // activation rows
   const int16_t* xw;      // word kernels: 32 words a block, tiles as of xq
   const float* xw_scale;  // one a block
-  std::byte* scratch;     // word kernels: WordScratchBytes(cols), this thread's own
+  const uint16_t* xb;     // tile kernels: BF16 in tiles of 16 rows, [tile][block][row][32]
+  std::byte* scratch;     // word kernels: WordScratchBytes(cols), tile kernels: kTileScratchBytes;
+                          // this thread's own
   const float* bias;      // of the first output feature, or null
   float* out;             // of the first output feature; row r at out + r * out_stride
   int64_t out_stride;
@@ -63,6 +65,14 @@ inline constexpr int PaddedWordRows(int rows) { return (rows + 3) / 4 * 4; }
 inline constexpr int64_t WordScratchBytes(int32_t cols) {
   return int64_t{cols} * kLanes * 2 + cols / kBlock * 64 + 64;
 }
+
+// Tile kernels take tiles of 16 rows, the last filled up with zeros. At a time they turn that many
+// columns of two row groups into BF16, and keep the sums of that many rows.
+inline constexpr int kMatrixTile = 16;
+inline constexpr int32_t kTileColumns = 2048;
+inline constexpr int32_t kTileRowsAtOnce = 512;
+inline constexpr int64_t kTileSumBytes = int64_t{kTileRowsAtOnce} * 2 * kLanes * 4;
+inline constexpr int64_t kTileScratchBytes = kTileSumBytes + int64_t{kTileColumns} * 2 * kLanes * 2;
 
 struct AttentionArgs {
   const float* q;  // row 0 of the sequence, first query head of the KV head's group
@@ -96,6 +106,16 @@ inline constexpr int64_t AttentionScratch(int32_t key_dim, int32_t value_dim) {
   return units + scores + chunk + 2 * kLanes;
 }
 
+// The same of tile attention: units of one pass, and keys of one chunk.
+inline constexpr int kTileUnits = 128;
+inline constexpr int kTileKeys = 128;
+inline constexpr int64_t TileAttentionScratch(int32_t key_dim, int32_t value_dim) {
+  const int64_t query = int64_t{kTileUnits} * key_dim;
+  const int64_t chunk = int64_t{kTileKeys} * (key_dim + value_dim / 2 + 2);
+  const int64_t scores = int64_t{kTileUnits} * kTileKeys * 3 / 2;
+  return query + chunk + scores + int64_t{kTileUnits} * (value_dim + kLanes + 1);
+}
+
 struct Kernels {
   int tile_rows;  // activation rows that one pass over a row group serves
   // y = W x for each packed dtype; null where the dtype is not a matrix type.
@@ -106,6 +126,12 @@ struct Kernels {
   MatMulFn word_matmul[kDTypeCount];
   int word_min_rows;
   void (*quantize_words)(const float* x, int32_t cols, int16_t* q, float* scale, int64_t stride);
+  // From `tile_min_rows` rows on: products of weights and activations rounded to BF16, summed in
+  // float32 by a matrix unit. Null where there is none. The width is a multiple of 32.
+  MatMulFn tile_matmul[kDTypeCount];
+  int tile_min_rows;
+  // Rounds one row to BF16: blocks of 32 that lie `stride` values apart.
+  void (*to_bf16)(const float* x, int32_t cols, uint16_t* out, int64_t stride);
   // Quantises one row into blocks that lie `stride` records apart.
   void (*quantize_row)(const float* x, int32_t cols, XBlock* out, int64_t stride);
   // Quantises one row with one scale, for W8A8: block b at q + b * stride * 32. The scale is NaN if
@@ -125,13 +151,19 @@ struct Kernels {
                    std::byte* tile);
   // Units [first, last) of a sequence, unit = row * group + head in group.
   void (*attention)(const AttentionArgs& args, int64_t first, int64_t last);
+  // The same for many units, by a matrix unit; null where there is none. F16 and INT8 KV, key_dim a
+  // multiple of 32, value_dim of 16. `scratch` has TileAttentionScratch() floats. Results may
+  // depend on `first`.
+  void (*tile_attention)(const AttentionArgs& args, int64_t first, int64_t last);
 
   // Measures of the machine, with this variant's instructions (verify.h). `read` returns a value
   // that depends on all bytes; the others do `rounds` x 12 independent steps from registers.
   int32_t (*read)(const std::byte* data, int64_t bytes);
-  int32_t (*int8_rounds)(int64_t rounds);  // 128 operations a step
-  int32_t (*word_rounds)(int64_t rounds);  // of 16-bit units: 64 operations a step; null: none
-  float (*float_rounds)(int64_t rounds);   // 32 operations a step
+  int32_t (*int8_rounds)(int64_t rounds);
+  int32_t int8_step_ops;                   // operations a step of it
+  int32_t (*word_rounds)(int64_t rounds);  // of 16-bit units; null: none
+  int32_t word_step_ops;
+  float (*float_rounds)(int64_t rounds);  // 32 operations a step
 };
 
 }  // namespace terrace::ops::cpu

@@ -1337,6 +1337,45 @@ using Simple = Format<kBits, kOffsetShift, 0, kExtra, 32, nullptr>;
 template <int kBits, int kOffsetShift, int kSub, Extra kExtra = Extra::kNone>
 using Super = Format<kBits, kOffsetShift, kSub, kExtra, 256, nullptr>;
 
+// use.operator()<Format>() of a block format; null for other dtypes.
+template <class Use>
+constexpr MatMulFn ForBlockFormat(DType dtype, Use use) {
+  switch (dtype) {
+    case DType::kQ4_0:
+      return use.template operator()<Simple<4, 3>>();
+    case DType::kQ4_1:
+      return use.template operator()<Simple<4, -1, Extra::kBias>>();
+    case DType::kQ5_0:
+      return use.template operator()<Simple<5, 4>>();
+    case DType::kQ5_1:
+      return use.template operator()<Simple<5, -1, Extra::kBias>>();
+    case DType::kQ8_0:
+      return use.template operator()<Simple<8, 7>>();
+    case DType::kQ2_K:
+      return use.template operator()<Super<2, -1, 16, Extra::kMin>>();
+    case DType::kQ3_K:
+      return use.template operator()<Super<3, 2, 16>>();
+    case DType::kQ4_K:
+      return use.template operator()<Super<4, -1, 32, Extra::kMin>>();
+    case DType::kQ5_K:
+      return use.template operator()<Super<5, -1, 32, Extra::kMin>>();
+    case DType::kQ6_K:
+      return use.template operator()<Super<6, 5, 16>>();
+    case DType::kIQ4_NL:
+      return use.template operator()<Format<4, 7, 0, Extra::kNone, 32, kIq4Table>>();
+    case DType::kIQ4_XS:
+      return use.template operator()<Format<4, 7, 32, Extra::kNone, 256, kIq4Table>>();
+    case DType::kIQ3_S:
+      return use.template operator()<Format<4, 4, 32, Extra::kNone, 256, kIq3Table>>();
+    case DType::kMXFP4:
+      return use.template operator()<Format<4, 4, 0, Extra::kNone, 32, kMxfp4Table, true>>();
+    case DType::kTQ2_0:
+      return use.template operator()<Super<2, 0, 0>>();
+    default:
+      return nullptr;
+  }
+}
+
 constexpr MatMulFn MatMulOf(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -1349,40 +1388,10 @@ constexpr MatMulFn MatMulOf(DType dtype) {
       return FloatMatMul<WeightF8<3>>;
     case DType::kF8E5M2:
       return FloatMatMul<WeightF8<2>>;
-    case DType::kQ4_0:
-      return QuantMatMul<Simple<4, 3>>;
-    case DType::kQ4_1:
-      return QuantMatMul<Simple<4, -1, Extra::kBias>>;
-    case DType::kQ5_0:
-      return QuantMatMul<Simple<5, 4>>;
-    case DType::kQ5_1:
-      return QuantMatMul<Simple<5, -1, Extra::kBias>>;
-    case DType::kQ8_0:
-      return QuantMatMul<Simple<8, 7>>;
-    case DType::kQ2_K:
-      return QuantMatMul<Super<2, -1, 16, Extra::kMin>>;
-    case DType::kQ3_K:
-      return QuantMatMul<Super<3, 2, 16>>;
-    case DType::kQ4_K:
-      return QuantMatMul<Super<4, -1, 32, Extra::kMin>>;
-    case DType::kQ5_K:
-      return QuantMatMul<Super<5, -1, 32, Extra::kMin>>;
-    case DType::kQ6_K:
-      return QuantMatMul<Super<6, 5, 16>>;
-    case DType::kIQ4_NL:
-      return QuantMatMul<Format<4, 7, 0, Extra::kNone, 32, kIq4Table>>;
-    case DType::kIQ4_XS:
-      return QuantMatMul<Format<4, 7, 32, Extra::kNone, 256, kIq4Table>>;
-    case DType::kIQ3_S:
-      return QuantMatMul<Format<4, 4, 32, Extra::kNone, 256, kIq3Table>>;
-    case DType::kMXFP4:
-      return QuantMatMul<Format<4, 4, 0, Extra::kNone, 32, kMxfp4Table, true>>;
-    case DType::kTQ2_0:
-      return QuantMatMul<Super<2, 0, 0>>;
     case DType::kW8A8:
       return ScaledMatMul;
     default:
-      return nullptr;
+      return ForBlockFormat(dtype, []<class Fm>() -> MatMulFn { return QuantMatMul<Fm>; });
   }
 }
 
@@ -1407,7 +1416,9 @@ constexpr Kernels MakeKernels() {
   k.attention = AttentionRange;
   k.read = ReadAll;
   k.int8_rounds = Int8Rounds;
+  k.int8_step_ops = 128;
   k.word_rounds = kWordRounds;
+  k.word_step_ops = 64;
   k.float_rounds = FloatRounds;
   return k;
 }

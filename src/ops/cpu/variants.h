@@ -28,6 +28,7 @@ const Kernels& PortableKernels();
 #if defined(__x86_64__)
 const Kernels& Avx2Kernels();
 const Kernels& Avx512VnniKernels();
+const Kernels& AmxKernels();
 #elif defined(__aarch64__)
 const Kernels& NeonKernels();
 const Kernels& NeonDotKernels();

@@ -137,7 +137,7 @@ class Checker {
         }
         Check(name + " of " + std::to_string(n) + " rows", out[static_cast<size_t>(i * rows + r)],
               want,
-              MatMulTolerance(dtype, w.data(), x.data() + i * cols, cols, false) +
+              MatMulTolerance(dtype, w.data(), x.data() + i * cols, cols, Factors::kStored) +
                   2 * kFloatEps * std::fabs(want));
       }
     }
