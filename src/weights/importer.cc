@@ -37,7 +37,8 @@ bool SameLayout(const format::ImageManifest& plan, format::ImageManifest image) 
 Importer::Importer(format::ModelSource source, ImporterOptions options)
     : source_(std::move(source)), options_(std::move(options)) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  thread_count_ = options_.threads > 0 ? options_.threads : std::clamp(cores, 1, 4);
+  // While one packs, another waits for the disk.
+  thread_count_ = options_.threads > 0 ? options_.threads : std::clamp(2 * cores, 2, 4);
 }
 
 absl::StatusOr<std::shared_ptr<Importer>> Importer::Create(format::ModelSource source,

@@ -33,7 +33,7 @@ namespace terrace::weights {
 struct ImporterOptions {
   std::string image_folder;
   bool write_image = true;
-  int threads = 0;  // that pack and write; 0: one a core, at most 4
+  int threads = 0;  // that pack and write; 0: two a core, at most 4
   // What images may take of the disk; null: as much as there is. Images that nobody has open make
   // room, the longest unused first. Must outlive the importer.
   storage::DiskBudget* disk = nullptr;

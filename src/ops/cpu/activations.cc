@@ -18,11 +18,12 @@ void* NewLines(size_t bytes) {
 }
 
 void Activations::Quantise(const Matrix& x) {
+  const bool matrix_unit = UsesTileQuant(kernels_, x.rows);
   const int32_t blocks = x.cols / kBlock;
-  const int32_t tile = kernels_.tile_rows;
+  const int32_t tile = matrix_unit ? TileQuantHeight(x.rows) : kernels_.tile_rows;
   const int32_t tiles = (x.rows + tile - 1) / tile;
   const int32_t last = x.rows - (tiles - 1) * tile;
-  const int32_t last_padded = PaddedRows(last);
+  const int32_t last_padded = matrix_unit ? tile : PaddedRows(last);
   const size_t rows = static_cast<size_t>(tiles - 1) * tile + static_cast<size_t>(last_padded);
   XBlock* out = xq_.Get(rows * static_cast<size_t>(blocks));
   ForRows(team_, static_cast<int64_t>(rows), x.cols, [&](int64_t r) {

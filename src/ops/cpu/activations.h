@@ -44,6 +44,10 @@ inline Factors FactorsOf(const Kernels& kernels, DType dtype, int32_t rows, int3
   }
   return Factors::kStored;
 }
+// Whether block formats are multiplied by tile_quant_matmul.
+inline bool UsesTileQuant(const Kernels& kernels, int32_t rows) {
+  return kernels.tile_quant_min_rows > 0 && rows >= kernels.tile_quant_min_rows;
+}
 inline bool AttendsInTiles(const Kernels& kernels, const KvGeometry& geometry, int32_t rows,
                            bool deterministic) {
   return kernels.tile_attention != nullptr && !deterministic && rows >= kernels.tile_min_rows &&

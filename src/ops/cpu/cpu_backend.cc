@@ -301,6 +301,9 @@ absl::Status CpuBackend::MatMul(Matrix x, std::span<const MatMulTarget> targets)
         matmul = kernels_.word_matmul[static_cast<size_t>(w.dtype)];
         args.scratch = worker_weights_[static_cast<size_t>(worker)].Get(
             static_cast<size_t>(cpu::WordScratchBytes(x.cols)));
+      } else if (cpu::UsesTileQuant(kernels_, x.rows) &&
+                 kernels_.tile_quant_matmul[static_cast<size_t>(w.dtype)] != nullptr) {
+        matmul = kernels_.tile_quant_matmul[static_cast<size_t>(w.dtype)];
       }
       const uint64_t group_bytes = cpu::PackedGroupBytes(w.dtype, w.cols);
       if (w.layout == Layout::kRows16) {

@@ -74,6 +74,9 @@ inline constexpr int32_t kTileRowsAtOnce = 512;
 inline constexpr int64_t kTileSumBytes = int64_t{kTileRowsAtOnce} * 2 * kLanes * 4;
 inline constexpr int64_t kTileScratchBytes = kTileSumBytes + int64_t{kTileColumns} * 2 * kLanes * 2;
 
+// Tile kernels for block formats: activation rows of a tile of n rows in all.
+inline constexpr int TileQuantHeight(int n) { return n <= 8 ? 8 : n <= 12 ? 12 : 16; }
+
 struct AttentionArgs {
   const float* q;  // row 0 of the sequence, first query head of the KV head's group
   int64_t q_stride;
@@ -130,6 +133,10 @@ struct Kernels {
   // float32 by a matrix unit. Null where there is none. The width is a multiple of 32.
   MatMulFn tile_matmul[kDTypeCount];
   int tile_min_rows;
+  // From `tile_quant_min_rows` rows on, for block formats: what `matmul` computes, bit by bit, by a
+  // matrix unit. All tiles have TileQuantHeight(n) rows. Null where there is none.
+  MatMulFn tile_quant_matmul[kDTypeCount];
+  int tile_quant_min_rows;
   // Rounds one row to BF16: blocks of 32 that lie `stride` values apart.
   void (*to_bf16)(const float* x, int32_t cols, uint16_t* out, int64_t stride);
   // Quantises one row into blocks that lie `stride` records apart.

@@ -5,6 +5,7 @@
 // The kernels need the lanes above.
 #include "ops/cpu/kernels_amx.h"
 #include "ops/cpu/kernels_amx_attention.h"
+#include "ops/cpu/kernels_amx_int8.h"
 #include "ops/cpu/variants.h"
 
 namespace terrace::ops::cpu {
@@ -14,6 +15,10 @@ constexpr Kernels MakeAmxKernels() {
   Kernels k = MakeKernels();
   for (int i = 0; i < kDTypeCount; ++i) k.tile_matmul[i] = TileMatMulOf(static_cast<DType>(i));
   k.tile_min_rows = 32;
+  for (int i = 0; i < kDTypeCount; ++i) {
+    k.tile_quant_matmul[i] = TileQuantMatMulOf(static_cast<DType>(i));
+  }
+  k.tile_quant_min_rows = 5;
   k.to_bf16 = ToBf16;
   k.tile_attention = TileAttention;
   k.int8_rounds = TileInt8Rounds;

@@ -15,10 +15,18 @@ namespace {
 
 constexpr int kTileBytes = 1024;  // 16 rows of 64 bytes
 
-// The tiles of the calling thread, all of 16 rows of 64 bytes, for as long as this lives.
+// Rows, and bytes of each, of the eight tiles.
+struct TileShapes {
+  uint8_t rows[8];
+  uint16_t bytes[8];
+};
+constexpr TileShapes kFullTiles = {{16, 16, 16, 16, 16, 16, 16, 16},
+                                   {64, 64, 64, 64, 64, 64, 64, 64}};
+
+// The tiles of the calling thread, for as long as this lives.
 class Tiles {
  public:
-  Tiles() {
+  explicit Tiles(const TileShapes& shapes = kFullTiles) {
     struct alignas(64) {
       uint8_t palette;
       uint8_t start_row;
@@ -28,8 +36,8 @@ class Tiles {
     } config = {};
     config.palette = 1;
     for (int i = 0; i < 8; ++i) {
-      config.row_bytes[i] = 64;
-      config.rows[i] = 16;
+      config.row_bytes[i] = shapes.bytes[i];
+      config.rows[i] = shapes.rows[i];
     }
     Fence(&config);  // the intrinsic of GCC 12 does not say what it reads
     _tile_loadconfig(&config);
