@@ -88,14 +88,15 @@ PlaceMask CompiledGrammar::Compute(uint32_t state, uint32_t count) const {
     path[node.depth] = set;
     for (int32_t token : trie.ids(node)) SetBit(token, &bits);
     if (machine.Escapes(set)) {
+      // Counted before they are gathered: most places that give up do so at a blank, at once.
+      if (beyond.size() + trie.CountBelow(node) > kMaxBeyond) {
+        mask.unknown = true;
+        return mask;
+      }
       for (uint32_t below = i + 1; below < node.end; ++below) {
         for (int32_t token : trie.ids(nodes[below])) {
           beyond.emplace_back(tokens_->Bytes(token).substr(node.depth), token);
         }
-      }
-      if (beyond.size() > kMaxBeyond) {
-        mask.unknown = true;
-        return mask;
       }
     }
     // Nothing goes on inside the rule: only what is beyond it, which has just been taken.

@@ -37,6 +37,11 @@ class ByteTrie {
   std::span<const int32_t> ids(const Node& node) const {
     return std::span<const int32_t>(ids_).subspan(node.first_id, node.id_count);
   }
+  // Ids of all strings that go on past `node`, which is one of nodes().
+  size_t CountBelow(const Node& node) const {
+    const size_t end = node.end < nodes_.size() ? nodes_[node.end].first_id : ids_.size();
+    return end - node.first_id - node.id_count;
+  }
   bool empty() const { return nodes_.empty(); }
   size_t bytes() const { return nodes_.size() * sizeof(Node) + ids_.size() * sizeof(int32_t); }
 
