@@ -15,6 +15,7 @@
 #include "cli/model_argument.h"
 #include "format/gguf_writer.h"
 #include "format/model_source.h"
+#include "format/scaled_rows.h"
 
 namespace terrace::cli {
 namespace {
@@ -37,11 +38,15 @@ absl::Status Convert(const Invocation& invocation, const ConvertOptions& options
   writer.AddMetadata(source.metadata);
   uint64_t bytes = 0;
   for (const format::TensorInfo& tensor : source.tensors) {
+    bytes += tensor.bytes;
+    if (tensor.dtype == DType::kW8A8) {
+      format::AddScaledRows(&source, &tensor, &writer);
+      continue;
+    }
     if (GgufType(tensor.dtype) < 0) {
       return absl::UnimplementedError(fmt::format("tensor '{}': GGUF has no type for {}",
                                                   tensor.name, Info(tensor.dtype).name));
     }
-    bytes += tensor.bytes;
     writer.AddTensor(tensor.name, tensor.dtype, tensor.shape,
                      [&source, &tensor](uint64_t offset, std::span<std::byte> out) {
                        return source.ReadTensor(tensor, offset, out);

@@ -36,7 +36,7 @@ absl::Status Quantize(const Invocation& invocation, const QuantizeOptions& optio
         fmt::format("--format: '{}' is not a format", options.format));
   }
   ASSIGN_OR_RETURN(std::string path, FindModel(loaded.config, options.model));
-  ASSIGN_OR_RETURN(format::ModelSource source, format::OpenGguf(path));
+  ASSIGN_OR_RETURN(format::ModelSource source, format::OpenModel(path));
   std::error_code error;
   if (std::filesystem::equivalent(path, options.out, error)) {
     return absl::InvalidArgumentError(

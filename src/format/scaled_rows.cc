@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "base/status.h"
+#include "format/gguf_writer.h"
 #include "tensor/dequantize.h"
 
 namespace terrace::format {
@@ -80,6 +81,31 @@ absl::StatusOr<std::vector<float>> ReadScales(const ModelSource& model, const Te
 }
 
 }  // namespace
+
+void AddScaledRows(const ModelSource* source, const TensorInfo* tensor, GgufWriter* writer) {
+  // Bytes [first, first + count) of each row, one row after the other.
+  const auto part = [&](const std::string& name, DType dtype, std::span<const int64_t> shape,
+                        uint64_t first, uint64_t count) {
+    const uint64_t row_bytes = RowBytes(DType::kW8A8, static_cast<uint64_t>(tensor->shape.back()));
+    writer->AddTensor(
+        name, dtype, shape, [=](uint64_t offset, std::span<std::byte> out) -> absl::Status {
+          while (!out.empty()) {
+            const uint64_t row = offset / count, within = offset % count;
+            const size_t bytes = std::min<size_t>(out.size(), count - within);
+            RETURN_IF_ERROR(
+                source->ReadTensor(*tensor, row * row_bytes + first + within, out.first(bytes)));
+            out = out.subspan(bytes);
+            offset += bytes;
+          }
+          return absl::OkStatus();
+        });
+  };
+  const uint64_t header = Info(DType::kW8A8).row_header_bytes;
+  part(tensor->name, DType::kI8, tensor->shape, header,
+       static_cast<uint64_t>(tensor->shape.back()));
+  part(tensor->name + "_scale", DType::kF32,
+       std::span(tensor->shape).first(tensor->shape.size() - 1), 0, header);
+}
 
 absl::Status MergeScaledRows(ModelSource* model) {
   absl::flat_hash_map<std::string, size_t> scale_of;

@@ -5,6 +5,7 @@
 #define TERRACE_FORMAT_SCALED_ROWS_H_
 
 #include "absl/status/status.h"
+#include "format/gguf_writer.h"
 #include "format/model_source.h"
 
 namespace terrace::format {
@@ -14,6 +15,10 @@ namespace terrace::format {
 // scales' tensor goes. Reads the scales. Other I8 tensors stay as they are. InvalidArgument if a
 // scale's count does not fit or cols is not a multiple of 32; the model is not to be used then.
 absl::Status MergeScaledRows(ModelSource* model);
+
+// Adds a tensor of W8A8 to a GGUF file as those two: its bytes, and NAME_scale. Both are read from
+// `source` when the file is written.
+void AddScaledRows(const ModelSource* source, const TensorInfo* tensor, GgufWriter* writer);
 
 }  // namespace terrace::format
 

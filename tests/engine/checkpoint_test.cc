@@ -66,7 +66,11 @@ class CheckpointTest : public testing::TestWithParam<std::string> {};
 TEST_P(CheckpointTest, GivesTheLogitsOfItsGgufToTheBit) {
   const Checkpoint checkpoint = GoldenCheckpoint(GetParam());
   const std::vector<int32_t> tokens = Tokens(40);
-  for (const std::string& variant : {std::string("ref"), std::string("portable")}) {
+  std::vector<std::string> variants = {"ref"};
+  for (const ops::CpuVariant& variant : ops::CpuVariants()) {
+    if (variant.supported) variants.emplace_back(variant.name);
+  }
+  for (const std::string& variant : variants) {
     const std::vector<float> want = Logits(GoldenPath(GetParam()), tokens, variant);
     for (int shards : {1, 3}) {
       TempFolder folder;
@@ -81,13 +85,27 @@ TEST_P(CheckpointTest, GivesTheLogitsOfItsGgufToTheBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, CheckpointTest,
-                         testing::Values("llama", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma3",
-                                         "phi3", "deepseek2", "gpt-oss"),
+                         testing::Values("llama", "llama-rope-scaled", "mixtral", "qwen2", "qwen3",
+                                         "qwen3moe", "gemma3", "phi3", "deepseek2", "gpt-oss"),
                          [](const auto& info) {
                            std::string name = info.param;
                            for (char& c : name) c = c == '-' ? '_' : c;
                            return name;
                          });
+
+// The model as one GGUF file, as `terrace convert` writes it.
+void WriteAsGguf(const std::string& folder, const std::string& path) {
+  auto source = format::OpenModel(folder);
+  ASSERT_TRUE(source.ok()) << source.status();
+  format::GgufWriter writer;
+  writer.AddMetadata(source->metadata);
+  for (const format::TensorInfo& tensor : source->tensors) {
+    std::vector<std::byte> data(tensor.bytes);
+    ASSERT_TRUE(source->ReadTensor(tensor, 0, data).ok());
+    writer.AddTensor(tensor.name, tensor.dtype, tensor.shape, std::move(data));
+  }
+  ASSERT_TRUE(writer.Write(path).ok());
+}
 
 // A08: one of the two ends stored serves both, in the memory of one.
 TEST(CheckpointCase, A08TiedEmbeddingsAreHeldOnce) {
@@ -111,6 +129,9 @@ TEST(CheckpointCase, A08TiedEmbeddingsAreHeldOnce) {
     std::vector<float> logits = Logits(folders[i].path(), tokens, "ref");
     if (i == 0) want = logits;
     ExpectSameBits(logits, want);
+    const std::string gguf = folders[i].path() + "/converted.gguf";
+    WriteAsGguf(folders[i].path(), gguf);
+    ExpectSameBits(Logits(gguf, tokens, "ref"), want);
     auto source = format::OpenModel(folders[i].path());
     ASSERT_TRUE(source.ok());
     bytes[i] = 0;
@@ -204,6 +225,27 @@ TEST(CheckpointCase, A10RotaryAndNormSettingsReachTheModel) {
   ExpectSameBits(scaled,
                  Logits(WriteScaledGguf(folder.path(), kBase, kEpsilon, factors), tokens, "ref"));
 
+  // The other variants agree with the plain arithmetic at near and far positions (tolerance as in
+  // reference_test.cc: activations in BF16, two blocks in each of two layers and the head).
+  for (const ops::CpuVariant& variant : ops::CpuVariants()) {
+    if (!variant.supported) continue;
+    SCOPED_TRACE(variant.name);
+    const std::vector<float> other = Logits(folder.path(), tokens, std::string(variant.name));
+    ASSERT_EQ(other.size(), scaled.size());
+    const size_t width = scaled.size() / tokens.size();
+    for (size_t position : {0, 1, 64, 300}) {
+      double squares = 0, worst = 0;
+      for (size_t i = position * width; i < (position + 1) * width; ++i) {
+        squares += double{scaled[i]} * scaled[i];
+        worst = std::max(worst, std::abs(double{other[i]} - scaled[i]));
+      }
+      const double rms = std::sqrt(squares / static_cast<double>(width));
+      const double u = 0x1p-9 / 1.7320508 * 2;
+      EXPECT_LE(worst, rms * u * std::sqrt(5.0) * std::sqrt(2 * std::log(double(width))))
+          << position;
+    }
+  }
+
   // Each setting matters: without it far positions differ. The first position sees no rotation.
   const size_t vocab = scaled.size() / tokens.size();
   for (const char* key : {"rope_scaling", "rope_theta"}) {
@@ -229,6 +271,52 @@ TEST(CheckpointCase, A10RotaryAndNormSettingsReachTheModel) {
               std::string_view(key) == "rope_theta")
         << notes;
   }
+}
+
+// Factors for short and for long contexts: which are used follows from the context that is served.
+TEST(CheckpointCase, LongRopeFactorsFollowTheServedContext) {
+  const Checkpoint plain = GoldenCheckpoint("phi3");
+  const auto half = static_cast<size_t>(plain.config.at("head_dim").to_number<int64_t>() / 2);
+  const auto context = plain.config.at("max_position_embeddings").to_number<int64_t>();
+  Checkpoint scaled = plain, linear = plain;
+  scaled.config["rope_scaling"] = {{"type", "longrope"},
+                                   {"short_factor", json::array(half, json::value(1.0))},
+                                   {"long_factor", json::array(half, json::value(4.0))},
+                                   {"attention_factor", 1.0}};
+  scaled.config["original_max_position_embeddings"] = context / 4;
+  linear.config["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
+  TempFolder folders[3];
+  const Checkpoint* all[] = {&plain, &scaled, &linear};
+  for (int i = 0; i < 3; ++i) all[i]->Write(folders[i].path());
+  const std::vector<int32_t> tokens = Tokens(40);
+  auto logits = [&](int folder, int32_t served) {
+    Rig rig("ref", kBudget, 1, true);
+    EngineModelOptions options;
+    options.max_context = served;
+    auto model = rig.Open(folders[folder].path(), "m", false, options);
+    EXPECT_NE(model, nullptr);
+    const bool is_long = folder == 1 && (served == 0 || served > context / 4);
+    EXPECT_EQ(model->kv_form(), is_long ? "f16+long-rope" : "f16");
+    return *rig.engine().AllLogits(*model, tokens);
+  };
+  // Factors of 1 change nothing, and of 4 what linear scaling by 4 does; both to the bit.
+  const auto short_context = static_cast<int32_t>(context / 4);
+  ExpectSameBits(logits(1, short_context), logits(0, short_context));
+  ExpectSameBits(logits(1, 0), logits(2, 0));
+  EXPECT_NE(logits(1, 0), logits(1, short_context));
+
+  // Without a magnitude of its own it follows from the two contexts; lists must be whole.
+  json::object& scaling = scaled.config["rope_scaling"].as_object();
+  scaling.erase("attention_factor");
+  scaled.Write(folders[1].path());
+  auto source = format::OpenModel(folders[1].path());
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_DOUBLE_EQ(*source->metadata.GetDouble("phi3.rope.scaling.attn_factor"),
+                   std::sqrt(1 + std::log(4.0) / std::log(static_cast<double>(context) / 4)));
+  scaling["long_factor"] = json::array(half - 1, json::value(4.0));
+  scaled.Write(folders[1].path());
+  EXPECT_THAT(std::string(OpenStatus(folders[1].path()).message()),
+              HasSubstr("long_factor must be a list of"));
 }
 
 TEST(CheckpointCase, A10UnknownScalingIsRefused) {

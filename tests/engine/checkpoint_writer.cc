@@ -74,6 +74,25 @@ class Converter {
     }
     if (arch_ == "gemma3") c["rope_local_base_freq"] = Number("rope.freq_base_swa");
     if (arch_ == "deepseek2") LatentConfig();
+    for (const auto& tensor : gguf_.tensors) {
+      if (tensor.name == "rope_freqs.weight") Factors(tensor);
+    }
+  }
+
+  // Factors that no formula gives: the same for short and long contexts.
+  void Factors(const format::TensorInfo& tensor) {
+    const std::vector<std::byte> data = Data(tensor);
+    json::array factors;
+    for (size_t i = 0; i < data.size(); i += sizeof(float)) {
+      float factor;
+      std::memcpy(&factor, data.data() + i, sizeof(factor));
+      factors.push_back(factor);
+    }
+    out_.config["rope_scaling"] = {{"rope_type", "longrope"},
+                                   {"short_factor", factors},
+                                   {"long_factor", factors},
+                                   {"attention_factor", 1.0},
+                                   {"original_max_position_embeddings", Int("context_length")}};
   }
 
   void LatentConfig() {

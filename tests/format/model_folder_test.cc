@@ -289,6 +289,30 @@ TEST(QuantisedFolder, Int8KeepsItsCodes) {
   }
 }
 
+// Made for activations in INT8: the W8A8 kernels' own form, with scales of any size.
+TEST(QuantisedFolder, Int8WithActivationsInInt8IsW8A8) {
+  Random random(9);
+  std::vector<int8_t> codes;
+  for (int64_t i = 0; i < kOut * kIn; ++i) codes.push_back(static_cast<int8_t>(random.Next()));
+  std::vector<float> scales;
+  for (int64_t i = 0; i < kOut; ++i) scales.push_back(1e-7f * static_cast<float>(i + 1));
+  boost::json::object config = CompressedTensors("int-quantized", true, -1);
+  config.at("config_groups").at("group_0").as_object()["input_activations"] = {
+      {"num_bits", 8}, {"dynamic", true}, {"strategy", "token"}};
+  Folder folder(config);
+  folder.Add("weight", "I8", {kOut, kIn}, codes);
+  folder.Add("weight_scale", "F32", {kOut, 1}, scales);
+  ExpectValues(folder, DType::kW8A8, [&](int64_t out, int64_t in) {
+    return static_cast<float>(codes[static_cast<size_t>(out * kIn + in)]) *
+           scales[static_cast<size_t>(out)];
+  });
+  scales[3] = std::numeric_limits<float>::infinity();
+  Folder bad(config);
+  bad.Add("weight", "I8", {kOut, kIn}, codes);
+  bad.Add("weight_scale", "F32", {kOut, 1}, scales);
+  EXPECT_THAT(bad.ErrorOf(), HasSubstr("a scale of inf"));
+}
+
 TEST(QuantisedFolder, WhatDoesNotFitIsRefusedByName) {
   Random random(8);
   const auto words = RandomWords(random, kOut * kIn / 8);

@@ -353,6 +353,7 @@ class Translator {
         const auto& group = *node["config_groups"].object()->begin();
         const JsonNode first(&group.value(), node.path() + ".config_groups.*");
         weights = first["weights"];
+        out_.int8_activations = first["input_activations"].present();
       }
       out_.quantization = method + " " + format;
     } else if (method != "gptq" && method != "awq" && method != "fp8" && method != "mxfp4") {

@@ -32,8 +32,11 @@ struct CheckpointConfig {
   Naming naming = Naming::kLlama;
   bool tied = false;  // the head is the embedding
   int64_t layers = 0, experts = 0, heads = 0, kv_heads = 0, head_dim = 0, rope_dim = 0;
-  int64_t nope_dim = 0, value_dim = 0;     // of latent attention
-  std::vector<float> rope_factors;         // [rope_dim / 2]; empty: none
+  int64_t nope_dim = 0, value_dim = 0;  // of latent attention
+  bool int8_activations = false;    // INT8 weights are meant for activations rounded to INT8 (W8A8)
+  std::vector<float> rope_factors;  // [rope_dim / 2]; empty: none
+  // For contexts up to the original one and for longer ones (longrope); both or none.
+  std::vector<float> rope_short_factors, rope_long_factors;
   std::string quantization;                // quant_method, or empty
   bool symmetric = true;                   // zero points are all in the middle (gptq)
   bool mixed_groups = false;               // the columns of a group are not neighbours (gptq)

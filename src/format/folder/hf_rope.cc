@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <numbers>
+#include <vector>
 
 #include "base/status.h"
 
@@ -77,6 +78,48 @@ absl::Status Yarn(const JsonNode& node, const std::string& prefix, CheckpointCon
   return absl::OkStatus();
 }
 
+// One factor for each pair.
+absl::StatusOr<std::vector<float>> Factors(const JsonNode& node, int64_t count) {
+  if (node.array() == nullptr || node.array()->size() != static_cast<size_t>(count)) {
+    return node.Wrong(fmt::format("a list of {} numbers", count));
+  }
+  std::vector<float> out;
+  for (size_t i = 0; i < node.array()->size(); ++i) {
+    ASSIGN_OR_RETURN(const double factor, node.at(i).Number());
+    if (!(factor > 0) || !std::isfinite(factor)) return node.at(i).Wrong("above 0");
+    out.push_back(static_cast<float>(factor));
+  }
+  return out;
+}
+
+// LongRoPE (Ding et al. 2024): a factor a pair, for contexts up to the original one and for longer
+// ones, and a magnitude for both.
+absl::Status LongRope(const JsonNode& text, const JsonNode& node, const std::string& prefix,
+                      CheckpointConfig* out) {
+  const JsonNode own = node["original_max_position_embeddings"];
+  const JsonNode original = own.present() ? own : text["original_max_position_embeddings"];
+  ASSIGN_OR_RETURN(const int64_t context, original.Int(1, int64_t{1} << 30));
+  ASSIGN_OR_RETURN(const int64_t most, text["max_position_embeddings"].Int(1, int64_t{1} << 30));
+  ASSIGN_OR_RETURN(out->rope_short_factors, Factors(node["short_factor"], out->rope_dim / 2));
+  ASSIGN_OR_RETURN(out->rope_long_factors, Factors(node["long_factor"], out->rope_dim / 2));
+  double magnitude = 1.0;
+  if (node["attention_factor"].present()) {
+    ASSIGN_OR_RETURN(magnitude, node["attention_factor"].Number());
+  } else {
+    double factor = static_cast<double>(most) / static_cast<double>(context);
+    if (node["factor"].present()) {
+      ASSIGN_OR_RETURN(factor, node["factor"].Number());
+    }
+    if (factor > 1) {
+      magnitude = std::sqrt(1.0 + std::log(factor) / std::log(static_cast<double>(context)));
+    }
+  }
+  out->metadata.Set(prefix + "rope.scaling.type", std::string("longrope"));
+  out->metadata.Set(prefix + "rope.scaling.original_context_length", context);
+  out->metadata.Set(prefix + "rope.scaling.attn_factor", magnitude);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ReadRope(const JsonNode& text, const std::string& prefix, CheckpointConfig* out) {
@@ -88,10 +131,12 @@ absl::Status ReadRope(const JsonNode& text, const std::string& prefix, Checkpoin
   if (type == "default" || type == "dynamic") return absl::OkStatus();
   ASSIGN_OR_RETURN(const double base, out->metadata.GetDouble(prefix + "rope.freq_base"));
   if (type == "llama3") return PerFrequency(node, out, base);
+  // "su" is what the first Phi-3 models called it.
+  if (type == "longrope" || type == "su") return LongRope(text, node, prefix, out);
   if (type != "linear" && type != "yarn") {
     return absl::UnimplementedError(
         fmt::format("{}: rope scaling '{}' is not read by this build (default, linear, dynamic, "
-                    "llama3 and yarn are)",
+                    "llama3, longrope and yarn are)",
                     node.path(), type));
   }
   out->metadata.Set(prefix + "rope.scaling.type", type);

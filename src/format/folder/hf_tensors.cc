@@ -149,15 +149,22 @@ class Mapper {
         }
       }
     }
-    if (config_.rope_factors.empty()) return absl::OkStatus();
+    RETURN_IF_ERROR(Constant("rope_freqs.weight", config_.rope_factors));
+    RETURN_IF_ERROR(Constant("rope_factors_short.weight", config_.rope_short_factors));
+    return Constant("rope_factors_long.weight", config_.rope_long_factors);
+  }
+
+  // A vector that the config holds; none if it is empty.
+  absl::Status Constant(const std::string& name, const std::vector<float>& values) {
+    if (values.empty()) return absl::OkStatus();
     Recipe factors;
     factors.kind = Recipe::Kind::kConstant;
     factors.dtype = DType::kF32;
-    factors.cols = static_cast<int64_t>(config_.rope_factors.size());
-    factors.data.resize(config_.rope_factors.size() * sizeof(float));
-    std::memcpy(factors.data.data(), config_.rope_factors.data(), factors.data.size());
+    factors.cols = static_cast<int64_t>(values.size());
+    factors.data.resize(values.size() * sizeof(float));
+    std::memcpy(factors.data.data(), values.data(), factors.data.size());
     const std::vector<int64_t> shape = {factors.cols};
-    return Add("rope_freqs.weight", std::move(factors), shape);
+    return Add(name, std::move(factors), shape);
   }
 
   bool PlusOne() const { return config_.naming == Naming::kGemma; }

@@ -100,6 +100,11 @@ absl::Status RecipeReader::Int8Row(const Recipe& recipe, int64_t matrix, int64_t
   RETURN_IF_ERROR(ReadFloats(scales.tensor,
                              scales.first + static_cast<uint64_t>(source_row / recipe.scale_rows),
                              std::span(&scale, 1)));
+  if (recipe.dtype == DType::kW8A8) {
+    std::memcpy(out.data(), &scale, sizeof(scale));
+    std::memcpy(out.data() + sizeof(scale), raw.data(), raw.size());
+    return absl::OkStatus();
+  }
   if (recipe.dtype == DType::kBF16) {
     for (size_t i = 0; i < raw.size(); ++i) {
       const auto code = static_cast<int8_t>(std::to_integer<uint8_t>(raw[i]));

@@ -28,7 +28,7 @@ struct Recipe {
     kMxfp4,       // source U8 [.., out, in / 32, 16], scales U8: MXFP4 blocks
     kFp8,         // source FP8 with float scales: BF16
     kFp8Transposed,
-    kInt8,      // source I8 with a scale a row: Q8_0, or BF16
+    kInt8,      // source I8 with a scale a row: W8A8, Q8_0, or BF16
     kInt4Rows,  // source I32 [out, in / 8], low nibble first (compressed-tensors)
     kInt4Gptq,  // source I32 [in / 8, out]
     kInt4Awq,   // source I32 [in, out / 8], nibbles in AWQ's order

@@ -150,9 +150,17 @@ absl::StatusOr<Recipe> WeightForms::Int8(const std::string& name, uint32_t weigh
   recipe.scales = {scale};
   recipe.scale_rows = elements == 1 ? recipe.rows : 1;
   RETURN_IF_ERROR(Expect(scale, scale_name, elements == 1 ? 1 : recipe.rows, 1, false));
-  // Q8_0 keeps codes and, in F16, scales; it needs scales in F16's normal range.
   std::vector<float> scales(static_cast<size_t>(elements));
   RETURN_IF_ERROR(reader_->ReadFloats(scale, 0, scales));
+  for (float value : scales) {
+    if (!std::isfinite(value)) return Bad(scale_name, fmt::format("a scale of {}", value));
+  }
+  // What was made for activations in INT8 keeps codes and scales as they are.
+  if (config_.int8_activations && recipe.cols % kBlock == 0) {
+    recipe.dtype = DType::kW8A8;
+    return recipe;
+  }
+  // Q8_0 keeps codes and, in F16, scales; it needs scales in F16's normal range.
   recipe.dtype = recipe.cols % kBlock == 0 ? DType::kQ8_0 : DType::kBF16;
   for (float value : scales) {
     const float magnitude = std::abs(value);
