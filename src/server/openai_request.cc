@@ -370,7 +370,7 @@ std::optional<ApiError> ParseCompletionRequest(std::string_view body, Completion
   if (fields.Find("best_of") != nullptr) {
     fields.Int("best_of", 1, kMaxChoices, &out->params.best_of);
   }
-  if (out->params.best_of != 1 && out->params.best_of < out->params.n) {
+  if (fields.Find("best_of") != nullptr && out->params.best_of < out->params.n) {
     fields.FailField("best_of", "best_of must be at least n.");
   }
   if (out->params.best_of > out->params.n && out->params.stream) {

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "server/api_error.h"
 #include "server/chat_translation.h"
+#include "server/embeddings.h"
 #include "server/openai_request.h"
 #include "server/url.h"
 
@@ -114,6 +115,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   DetokenizeRequest detokenize;
   if (auto error = ParseDetokenizeRequest(body, &detokenize)) CheckError(*error);
+  for (const auto parse : {ParseEmbeddingRequest, ParseRerankRequest}) {
+    EmbeddingRequest embedding;
+    if (auto error = parse(body, &embedding)) {
+      CheckError(*error);
+      continue;
+    }
+    Check(!embedding.model.empty() && !embedding.inputs.empty());
+    Check(embedding.inputs.size() <= kMaxInputs);
+    Check(!embedding.dimensions || *embedding.dimensions >= 1);
+    Check(!embedding.top_n || *embedding.top_n >= 1);
+    for (const Prompt& input : embedding.inputs) {
+      Check(input.is_ids ? !input.ids.empty() : !input.text.empty() && IsValidUtf8(input.text));
+    }
+  }
   std::string path, query;
   if (SplitTarget(body, &path, &query)) Check(!path.empty() && IsValidUtf8(path));
   return 0;
