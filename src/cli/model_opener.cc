@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/status.h"
 #include "cli/model_argument.h"
+#include "weights/object_source.h"
 
 namespace terrace::cli {
 
@@ -16,6 +18,34 @@ std::string ModelSettings(const server::ModelConfig& model) {
     settings += fmt::format("{}={}\n", key.name, key.get(model));
   }
   return settings;
+}
+
+std::string EntrySettings(const server::Config& config, const server::ModelConfig& model) {
+  std::string settings = ModelSettings(model);
+  for (const server::ModelConfig& base : config.models) {
+    if (base.name == model.base) settings += ModelSettings(base);
+  }
+  return settings;
+}
+
+absl::StatusOr<server::OpenedModel> ModelOpener::OpenEntry(const server::Config& config,
+                                                           const server::ModelConfig& model) {
+  if (model.base.empty()) return Open(config, model);
+  const auto base = std::find_if(config.models.begin(), config.models.end(),
+                                 [&](const auto& other) { return other.name == model.base; });
+  if (base == config.models.end()) {
+    return absl::InvalidArgumentError(
+        fmt::format("its base '{}' is no entry of the configuration", model.base));
+  }
+  ASSIGN_OR_RETURN(Model engine, Open(config, *base));
+  if (model.source.empty() || weights::IsObject(model.source)) {
+    return absl::InvalidArgumentError("the source of an adapter must be a path on this machine");
+  }
+  ASSIGN_OR_RETURN(std::shared_ptr<const engine::Adapter> adapter,
+                   runtime_->OpenAdapter(model.name, model.source,
+                                         model.hot_keep_us.value_or(config.memory.hot_keep_us),
+                                         *engine, {model.sla, ""}));
+  return server::OpenedModel(std::move(engine), std::move(adapter));
 }
 
 absl::StatusOr<ModelOpener::Model> ModelOpener::Open(const server::Config& config,

@@ -12,11 +12,14 @@
 #include "absl/synchronization/mutex.h"
 #include "cli/runtime.h"
 #include "server/config.h"
+#include "server/model_catalog.h"
 
 namespace terrace::cli {
 
 // Every key of a model's entry that makes it another model; what only routes requests does not.
 std::string ModelSettings(const server::ModelConfig& model);
+// The same of an entry and, if it is an adapter, of its base.
+std::string EntrySettings(const server::Config& config, const server::ModelConfig& model);
 
 class ModelOpener {
  public:
@@ -26,6 +29,9 @@ class ModelOpener {
   explicit ModelOpener(Runtime* runtime) : runtime_(runtime) {}
 
   absl::StatusOr<Model> Open(const server::Config& config, const server::ModelConfig& model);
+  // An entry as the catalog wants it: an adapter comes with its base.
+  absl::StatusOr<server::OpenedModel> OpenEntry(const server::Config& config,
+                                                const server::ModelConfig& model);
 
  private:
   struct Opened {

@@ -52,7 +52,7 @@ absl::StatusOr<Need> NeedOf(const server::Config& config, const server::ModelCon
   const int32_t rows = std::max(options.concurrent, std::min(config.scheduler.step_tokens,
                                                              need.context * options.concurrent));
   need.workspace = AlignUp(
-      opened->architecture().WorkspaceBytes(rows, std::min(options.concurrent, rows)), kMiB);
+      opened->architecture().WorkspaceBytes(rows, std::min(options.concurrent, rows), 0), kMiB);
   for (const tier::SegmentSpec& segment : opened->weights().segments()) {
     need.segment = std::max(need.segment, segment.bytes);
   }
@@ -150,6 +150,8 @@ absl::Status Plan(const PlanOptions& options, Invocation* invocation) {
              options.models.end();
     });
   }
+  // Adapters are small beside what is planned here: their bases count.
+  std::erase_if(config.models, [](const auto& model) { return !model.base.empty(); });
   if (config.models.empty()) {
     return absl::InvalidArgumentError("name models, or list them in terrace.yaml");
   }

@@ -104,6 +104,11 @@ class Session {
     int32_t max_context = 0;
     for (const server::ModelConfig& known : config.models) {
       if (known.name != options_.model) continue;
+      if (!known.base.empty()) {
+        return absl::UnimplementedError(
+            fmt::format("'{}' is an adapter, which `terrace serve` serves beside its base '{}'",
+                        known.name, known.base));
+      }
       max_context = known.max_context;
       known_model = known;
     }

@@ -192,4 +192,14 @@ absl::StatusOr<std::shared_ptr<engine::EngineModel>> Runtime::OpenModel(
   return engine::EngineModel::Create(std::move(more), std::move(weights));
 }
 
+absl::StatusOr<std::shared_ptr<const engine::Adapter>> Runtime::OpenAdapter(
+    const std::string& name, const std::string& path, int64_t hot_keep_us,
+    const engine::EngineModel& base, const ModelTerms& terms) {
+  return engine::Adapter::Create({.name = name,
+                                  .source_path = path,
+                                  .hot_keep_us = hot_keep_us,
+                                  .sla_weight = SlaWeight(terms.sla)},
+                                 base, backend_.get(), manager_.get());
+}
+
 }  // namespace terrace::cli

@@ -63,6 +63,10 @@ class Runtime {
   absl::StatusOr<std::shared_ptr<engine::EngineModel>> OpenModel(
       const std::string& name, const std::string& path, int32_t max_context, int64_t hot_keep_us,
       engine::EngineModelOptions more = {}, const ModelTerms& terms = {});
+  // Opens the adapter at `path` for `base`; reads no matrices yet. The runtime must outlive it.
+  absl::StatusOr<std::shared_ptr<const engine::Adapter>> OpenAdapter(
+      const std::string& name, const std::string& path, int64_t hot_keep_us,
+      const engine::EngineModel& base, const ModelTerms& terms = {});
   // The KV cache, with the stores below it that the configuration asks for; a null store of it says
   // in kv_note() why there is none.
   kv::Cache& kv_cache() { return *kv_cache_; }

@@ -245,6 +245,10 @@ class Server {
                                .evict =
                                    [this](engine::EngineModel& model) {
                                      runtime_->manager().EvictModel(model.weights().tier_id());
+                                   },
+                               .evict_adapter =
+                                   [this](const engine::Adapter& adapter) {
+                                     runtime_->manager().EvictModel(adapter.weights().tier_id());
                                    }});
     router_ = std::make_unique<server::VersionRouter>(
         [this](std::string_view model) { return IsWarm(model); }, log_.get(), &metrics_);
@@ -456,8 +460,9 @@ class Server {
   std::vector<server::CatalogEntry> Entries(std::shared_ptr<const server::Config> config) {
     std::vector<server::CatalogEntry> entries;
     for (const server::ModelConfig& model : config->models) {
-      entries.push_back({model.name, ModelSettings(model),
-                         [this, config, model] { return opener_->Open(*config, model); }});
+      entries.push_back({model.name, EntrySettings(*config, model),
+                         [this, config, model] { return opener_->OpenEntry(*config, model); },
+                         model.rerank});
     }
     return entries;
   }

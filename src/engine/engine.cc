@@ -4,7 +4,6 @@
 #include <cmath>
 #include <deque>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -24,16 +23,20 @@ constexpr int32_t kDiagnosisRows = 32;
 // Pins segments as the forward pass enters its stages, and turns bindings into addresses.
 class PinnedWeights final : public model::WeightProvider {
  public:
-  PinnedWeights(const EngineModel& model, ops::Backend* backend, tier::TierManager* manager,
-                const Clock* clock, std::span<const kv::Sequence* const> arriving,
-                const tier::CancelFlag* cancel)
+  PinnedWeights(const EngineModel& model, std::span<const Adapter* const> adapters,
+                ops::Backend* backend, tier::TierManager* manager, const Clock* clock,
+                std::span<const kv::Sequence* const> arriving, const tier::CancelFlag* cancel)
       : model_(model),
         backend_(backend),
         manager_(manager),
         clock_(clock),
         arriving_(arriving),
         cancel_(cancel),
-        slots_(model.weights().segments().size()) {}
+        slots_(model.weights().segments().size()) {
+    for (const Adapter* adapter : adapters) {
+      adapters_.push_back({adapter, std::vector<tier::Pin>(adapter->weights().segments())});
+    }
+  }
 
   ~PinnedWeights() override {
     // A pass that failed half way may have left work behind that still reads.
@@ -50,8 +53,8 @@ class PinnedWeights final : public model::WeightProvider {
         return status;
       }
     }
-    if (stage != Stage::kAttention || arriving_.empty()) return absl::OkStatus();
-    absl::Status status = AwaitKv(layer);
+    absl::Status status = EnterAdapters(stage, layer);
+    if (status.ok() && stage == Stage::kAttention) status = AwaitKv(layer);
     if (!status.ok()) Leave(stage, layer);
     return status;
   }
@@ -60,6 +63,12 @@ class PinnedWeights final : public model::WeightProvider {
   // stage is entered.
   void Leave(Stage stage, int32_t layer) override {
     Leaving leaving;
+    for (Adapted& adapted : adapters_) {
+      for (uint32_t segment : adapted.adapter->StageSegments(stage, layer)) {
+        // Empty where entering the stage has failed before it came to this one.
+        if (adapted.pins[segment]) leaving.pins.push_back(std::move(adapted.pins[segment]));
+      }
+    }
     for (uint32_t segment : model_.StageSegments(stage, layer)) {
       if (!backend_->asynchronous()) {
         UnpinSegment(segment);
@@ -67,7 +76,7 @@ class PinnedWeights final : public model::WeightProvider {
         leaving.pins.push_back(std::move(slots_[segment].pin));
       }
     }
-    if (leaving.pins.empty()) return;
+    if (leaving.pins.empty() || !backend_->asynchronous()) return;
     absl::StatusOr<uint64_t> mark = backend_->Mark();
     if (mark.ok()) leaving.mark = *mark;
     if (!mark.ok() && left_wrong_.ok()) left_wrong_ = mark.status();
@@ -126,6 +135,16 @@ class PinnedWeights final : public model::WeightProvider {
     experts_.clear();
   }
 
+  std::optional<model::LowRank> Delta(int32_t adapter, int32_t tensor) const override {
+    const Adapted& adapted = adapters_[static_cast<size_t>(adapter)];
+    const weights::AdapterWeights::Pair* pair = adapted.adapter->PairOf(tensor);
+    if (pair == nullptr) return std::nullopt;
+    model::LowRank delta{pair->a, pair->b, pair->scale};
+    delta.a.data = adapted.pins[pair->segment].data() + pair->a_offset;
+    delta.b.data = adapted.pins[pair->segment].data() + pair->b_offset;
+    return delta;
+  }
+
   int64_t wait_us() const { return wait_us_; }
   int64_t kv_wait_us() const { return kv_wait_us_; }
 
@@ -135,7 +154,31 @@ class PinnedWeights final : public model::WeightProvider {
     int32_t count = 0;
   };
 
+  struct Adapted {
+    const Adapter* adapter;
+    std::vector<tier::Pin> pins;  // by segment
+  };
+
+  // A stage is entered once at a time, so its adapters' segments need no counts.
+  absl::Status EnterAdapters(Stage stage, int32_t layer) {
+    const int64_t start_us = adapters_.empty() ? 0 : clock_->NowUs();
+    for (Adapted& adapted : adapters_) {
+      for (uint32_t segment : adapted.adapter->StageSegments(stage, layer)) {
+        absl::StatusOr<tier::Pin> pin = manager_->Acquire(
+            adapted.adapter->weights().tier_id(), segment, tier::Priority::kDemand, cancel_);
+        if (!pin.ok()) {
+          return WithContext(pin.status(),
+                             fmt::format("loading adapter '{}'", adapted.adapter->name()));
+        }
+        adapted.pins[segment] = *std::move(pin);
+      }
+    }
+    if (start_us > 0) wait_us_ += clock_->NowUs() - start_us;
+    return absl::OkStatus();
+  }
+
   absl::Status AwaitKv(int32_t layer) {
+    if (arriving_.empty()) return absl::OkStatus();
     const int64_t start_us = clock_->NowUs();
     absl::Status status;
     for (const kv::Sequence* kv : arriving_) {
@@ -197,6 +240,7 @@ class PinnedWeights final : public model::WeightProvider {
   const std::span<const kv::Sequence* const> arriving_;
   const tier::CancelFlag* cancel_;
   std::vector<Slot> slots_;
+  std::vector<Adapted> adapters_;
   std::vector<int32_t> experts_;  // entered now
   // By tensor: where the entered experts' matrices lie. Filled where the const Stack() is asked.
   mutable std::map<int32_t, std::vector<const std::byte*>> places_;
@@ -221,8 +265,34 @@ struct Engine::Rows {
   std::vector<int32_t> positions;
   std::vector<int32_t> logit_rows;
   std::vector<ops::SequenceRows> sequences;
+  std::vector<const Adapter*> adapters;  // each once
+  std::vector<model::AdapterRows> adapted;
 
-  void Append(kv::Sequence& kv, std::span<const int32_t> new_tokens) {
+  // Notes that the last `count` rows go through `adapter`.
+  void Adapt(const Adapter* adapter, int32_t count) {
+    const auto found = std::find(adapters.begin(), adapters.end(), adapter);
+    const auto index = static_cast<int32_t>(found - adapters.begin());
+    if (found == adapters.end()) adapters.push_back(adapter);
+    const int32_t first = static_cast<int32_t>(tokens.size()) - count;
+    if (!adapted.empty() && adapted.back().adapter == index &&
+        adapted.back().first + adapted.back().rows == first) {
+      adapted.back().rows += count;
+    } else {
+      adapted.push_back({first, count, index});
+    }
+  }
+
+  // A whole text that needs no KV.
+  void AppendText(std::span<const int32_t> text) {
+    const auto first = static_cast<int32_t>(tokens.size());
+    const auto count = static_cast<int32_t>(text.size());
+    tokens.insert(tokens.end(), text.begin(), text.end());
+    for (int32_t i = 0; i < count; ++i) positions.push_back(i);
+    sequences.push_back({first, count, 0, {}});
+    logit_rows.push_back(first + count - 1);
+  }
+
+  void Append(kv::Sequence& kv, std::span<const int32_t> new_tokens, const Adapter* adapter) {
     ops::SequenceRows rows;
     rows.first_row = static_cast<int32_t>(tokens.size());
     rows.rows = static_cast<int32_t>(new_tokens.size());
@@ -233,6 +303,7 @@ struct Engine::Rows {
       positions.push_back(rows.start + static_cast<int32_t>(i));
     }
     sequences.push_back(rows);
+    if (adapter != nullptr) Adapt(adapter, rows.rows);
   }
 };
 
@@ -263,11 +334,20 @@ absl::Status Engine::Forward(EngineModel& model, const Rows& rows,
                              ops::Matrix* states, StepResult* step) {
   const auto row_count = static_cast<int32_t>(rows.tokens.size());
   const auto logit_count = static_cast<int32_t>(rows.logit_rows.size());
-  RETURN_IF_ERROR(GrowWorkspace(model.architecture().WorkspaceBytes(row_count, logit_count)));
+  int32_t rank = 0;
+  for (const Adapter* adapter : rows.adapters) {
+    rank = std::max(rank, adapter->weights().max_rank());
+  }
+  RETURN_IF_ERROR(GrowWorkspace(model.architecture().WorkspaceBytes(row_count, logit_count, rank)));
   // Everything that is missing starts to move now, in the order in which it will be needed.
   manager_->Prefetch(model.weights().tier_id(), 0,
                      static_cast<uint32_t>(model.weights().segments().size()),
                      tier::Priority::kNextLayer);
+  for (const Adapter* adapter : rows.adapters) {
+    manager_->Prefetch(adapter->weights().tier_id(), 0,
+                       static_cast<uint32_t>(adapter->weights().segments()),
+                       tier::Priority::kNextLayer);
+  }
   const uint64_t loaded_before = manager_->LoadedBytes(model.weights().tier_id());
   model::ForwardInput input;
   input.tokens = rows.tokens;
@@ -277,7 +357,9 @@ absl::Status Engine::Forward(EngineModel& model, const Rows& rows,
   input.kv = model.kv_geometry();
   input.logit_rows = rows.logit_rows;
   input.states = states;
-  PinnedWeights provider(model, backend_, manager_, clock_, arriving, cancel);
+  input.adapters = rows.adapted;
+  input.adapter_rank = rank;
+  PinnedWeights provider(model, rows.adapters, backend_, manager_, clock_, arriving, cancel);
   absl::StatusOr<ops::Matrix> result = model.architecture().Forward(
       input, *backend_, provider, {workspace_.data(), workspace_.bytes()});
   step->weight_wait_us += provider.wait_us();
@@ -321,7 +403,7 @@ absl::Status CheckTokens(const EngineModel& model, std::span<const int32_t> toke
 
 absl::StatusOr<StepResult> Engine::Step(EngineModel& model, std::span<const StepEntry> entries,
                                         const tier::CancelFlag* cancel) {
-  RETURN_IF_ERROR(CheckDecodes(model));
+  if (model.architecture().config().encoder) return StepEncoder(model, entries, cancel);
   StepResult result;
   Rows rows;
   std::vector<const kv::Sequence*> arriving;
@@ -330,7 +412,7 @@ absl::StatusOr<StepResult> Engine::Step(EngineModel& model, std::span<const Step
     const int32_t new_length = entry.kv->length() + static_cast<int32_t>(entry.tokens.size());
     status = entry.kv->Reserve(new_length);
     if (!status.ok()) break;
-    rows.Append(*entry.kv, entry.tokens);
+    rows.Append(*entry.kv, entry.tokens, entry.adapter);
     if (entry.kv->arriving()) arriving.push_back(entry.kv);
     if (!entry.want_logits) continue;
     const auto end = static_cast<int32_t>(rows.tokens.size());
@@ -375,8 +457,30 @@ absl::StatusOr<StepResult> Engine::Step(EngineModel& model, std::span<const Step
   return result;
 }
 
+absl::StatusOr<StepResult> Engine::StepEncoder(EngineModel& model,
+                                               std::span<const StepEntry> entries,
+                                               const tier::CancelFlag* cancel) {
+  Rows rows;
+  for (const StepEntry& entry : entries) rows.AppendText(entry.tokens);
+  StepResult result;
+  ops::Matrix pooled;
+  RETURN_IF_ERROR(Forward(model, rows, {}, cancel, &pooled, nullptr, &result));
+  for (int32_t i = 0; i < pooled.rows; ++i) {
+    EntryResult out;
+    out.logits = {pooled.row(i), static_cast<size_t>(pooled.cols)};
+    out.state = out.logits;
+    if (!AllFinite(out.state)) {
+      out.status = absl::InternalError(
+          fmt::format("model '{}' computed a vector that is not finite", model.name()));
+    }
+    result.entries.push_back(std::move(out));
+  }
+  return result;
+}
+
 absl::StatusOr<std::vector<float>> Engine::AllLogits(EngineModel& model,
-                                                     std::span<const int32_t> tokens) {
+                                                     std::span<const int32_t> tokens,
+                                                     const Adapter* adapter) {
   RETURN_IF_ERROR(CheckDecodes(model));
   RETURN_IF_ERROR(CheckTokens(model, tokens));
   kv::Sequence kv(manager_, nullptr, {}, {model.name(), "", tier::Kind::kKv},
@@ -388,7 +492,7 @@ absl::StatusOr<std::vector<float>> Engine::AllLogits(EngineModel& model,
     tokens = tokens.subspan(chunk.size());
     RETURN_IF_ERROR(kv.Reserve(kv.length() + static_cast<int32_t>(chunk.size())));
     Rows rows;
-    rows.Append(kv, chunk);
+    rows.Append(kv, chunk, adapter);
     for (size_t i = 0; i < chunk.size(); ++i) rows.logit_rows.push_back(static_cast<int32_t>(i));
     ops::Matrix logits;
     StepResult step;
@@ -408,20 +512,10 @@ absl::StatusOr<std::vector<float>> Engine::Embed(EngineModel& model,
   }
   if (tokens.empty()) return absl::InvalidArgumentError("there are no tokens to embed");
   RETURN_IF_ERROR(CheckTokens(model, tokens));
-  Rows rows;
-  rows.tokens.assign(tokens.begin(), tokens.end());
-  rows.positions.resize(tokens.size());
-  std::iota(rows.positions.begin(), rows.positions.end(), 0);
-  rows.sequences.push_back({0, static_cast<int32_t>(tokens.size()), 0, {}});
-  rows.logit_rows = {static_cast<int32_t>(tokens.size()) - 1};
-  ops::Matrix pooled;
-  StepResult step;
-  RETURN_IF_ERROR(Forward(model, rows, {}, nullptr, &pooled, nullptr, &step));
-  const std::span<const float> vector(pooled.row(0), static_cast<size_t>(pooled.cols));
-  if (!AllFinite(vector)) {
-    return absl::InternalError(
-        fmt::format("model '{}' computed a vector that is not finite", model.name()));
-  }
+  const StepEntry entry{.tokens = tokens, .want_logits = true};
+  ASSIGN_OR_RETURN(const StepResult step, StepEncoder(model, {&entry, 1}, nullptr));
+  RETURN_IF_ERROR(step.entries[0].status);
+  const std::span<const float> vector = step.entries[0].state;
   return std::vector<float>(vector.begin(), vector.end());
 }
 

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/adapter.h"
 #include "engine/engine_model.h"
 #include "kv/sequence.h"
 #include "tier/types.h"
@@ -30,7 +31,8 @@ struct StepEntry {
   kv::Sequence* kv = nullptr;
   std::span<const int32_t> tokens;
   bool want_logits = false;
-  int32_t guessed = 0;  // fewer than tokens.size(); 0 without want_logits
+  int32_t guessed = 0;               // fewer than tokens.size(); 0 without want_logits
+  const Adapter* adapter = nullptr;  // of this model, applied to the tokens; null: none
 };
 
 // What became of one entry.
@@ -55,15 +57,17 @@ class Engine {
   // All must outlive the engine.
   Engine(ops::Backend* backend, tier::TierManager* manager, const Clock* clock);
 
-  // Runs one step. A sequence whose KV is still on its way (kv::Restore) is waited for layer by
-  // layer. Errors leave every sequence as it was before: ResourceExhausted (KV or workspace cannot
-  // be had), Cancelled, Unavailable while `arriving()` (what came is no good: DropArriving), or the
-  // error of a load that failed.
+  // Runs one step. An encoder takes each entry as a whole text whose vector it gives as `state`;
+  // it reads and keeps no KV. A sequence whose KV is still on its way (kv::Restore) is waited for
+  // layer by layer. Errors leave every sequence as it was before: ResourceExhausted (KV or
+  // workspace cannot be had), Cancelled, Unavailable while `arriving()` (what came is no good:
+  // DropArriving), or the error of a load that failed.
   absl::StatusOr<StepResult> Step(EngineModel& model, std::span<const StepEntry> entries,
                                   const tier::CancelFlag* cancel);
 
   // The logits after each of `tokens` [tokens, vocab], from a fresh sequence (diagnosis and tests).
-  absl::StatusOr<std::vector<float>> AllLogits(EngineModel& model, std::span<const int32_t> tokens);
+  absl::StatusOr<std::vector<float>> AllLogits(EngineModel& model, std::span<const int32_t> tokens,
+                                               const Adapter* adapter = nullptr);
 
   // The vector [width] that an encoder makes of a text's `tokens`. FailedPrecondition for a model
   // that is none.
@@ -84,6 +88,8 @@ class Engine {
                        StepResult* result);
   // Copies `matrix` from device memory to `host` and lets it lie there.
   absl::Status ToHost(ops::Matrix* matrix, std::vector<float>* host);
+  absl::StatusOr<StepResult> StepEncoder(EngineModel& model, std::span<const StepEntry> entries,
+                                         const tier::CancelFlag* cancel);
   // Makes the workspace at least `bytes` large.
   absl::Status GrowWorkspace(uint64_t bytes);
 

@@ -60,7 +60,8 @@ absl::StatusOr<std::shared_ptr<EngineModel>> EngineModel::Create(
   std::shared_ptr<EngineModel> out(new EngineModel());
   out->name_ = options.name;
   WeightsCatalog catalog(*weights);
-  ASSIGN_OR_RETURN(out->architecture_, model::Architecture::Create(weights->metadata(), catalog));
+  ASSIGN_OR_RETURN(out->architecture_,
+                   model::Architecture::Create(weights->metadata(), catalog, options.max_context));
   const model::Config& config = out->architecture_->config();
   if (options.max_context > config.trained_context) {
     return absl::InvalidArgumentError(
@@ -78,7 +79,7 @@ absl::StatusOr<std::shared_ptr<EngineModel>> EngineModel::Create(
   }
   out->speculation_ = speculation;
   out->kv_geometry_.dtype = options.kv_dtype;
-  out->kv_geometry_.layers = config.layer_count();
+  out->kv_geometry_.layers = config.encoder ? 0 : config.layer_count();  // encoders keep none
   out->kv_geometry_.kv_heads = config.kv_heads;
   out->kv_geometry_.key_dim = config.key_dim;
   out->kv_geometry_.value_dim = config.value_dim;
@@ -121,6 +122,13 @@ absl::StatusOr<std::shared_ptr<EngineModel>> EngineModel::Create(
   }
   out->weights_ = std::move(weights);
   return out;
+}
+
+std::string EngineModel::kv_form() const {
+  std::string form(KvDTypeName(kv_geometry_.dtype));
+  // Keys are rotated by other angles.
+  if (architecture_->config().long_rope) form += "+long-rope";
+  return form;
 }
 
 std::span<const uint32_t> EngineModel::StageSegments(Stage stage, int32_t layer) const {

@@ -41,7 +41,7 @@ struct EngineModelOptions {
   SpeculationOptions speculation;
 };
 
-// "f16", "i8", "f32": as configured, and part of what KV blocks are found by.
+// "f16", "i8", "f32": as configured.
 std::string_view KvDTypeName(ops::KvDType dtype);
 
 class EngineModel {
@@ -56,6 +56,9 @@ class EngineModel {
   weights::ModelWeights& weights() { return *weights_; }
   const model::Architecture& architecture() const { return *architecture_; }
   const ops::KvGeometry& kv_geometry() const { return kv_geometry_; }
+  // What keys and values are like beside the weights that they come from: part of what KV blocks
+  // are found by.
+  std::string kv_form() const;
   int32_t vocab_size() const { return architecture_->config().vocab_size; }
   int32_t max_context() const { return max_context_; }
   const SpeculationOptions& speculation() const { return speculation_; }

@@ -13,11 +13,14 @@
 namespace terrace::model {
 
 absl::StatusOr<std::unique_ptr<Architecture>> Architecture::Create(const Metadata& metadata,
-                                                                   const TensorCatalog& catalog) {
+                                                                   const TensorCatalog& catalog,
+                                                                   int32_t served_context) {
   ASSIGN_OR_RETURN(std::string name, metadata.GetString("general.architecture"));
   for (const ArchitectureEntry& entry : Architectures()) {
     if (entry.name != name) continue;
     ASSIGN_OR_RETURN(Config config, entry.parse(metadata));
+    if (served_context == 0) served_context = config.trained_context;
+    config.long_rope = config.original_context > 0 && served_context > config.original_context;
     if (config.encoder) {
       ASSIGN_OR_RETURN(std::unique_ptr<Encoder> encoder,
                        Encoder::Create(std::move(config), catalog));

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,6 +29,13 @@ class TensorCatalog {
   virtual ~TensorCatalog() = default;
   // Row-major shape ([out, in] for a matrix); null if there is no such tensor.
   virtual const std::vector<int64_t>* Shape(std::string_view name) const = 0;
+};
+
+// What a low-rank adapter (Hu et al. 2021) adds to y = W x: scale * b (a x).
+struct LowRank {
+  ops::Weight a;  // [rank, in]
+  ops::Weight b;  // [out, rank]
+  float scale = 1.0f;
 };
 
 // Hands out weights during a forward pass. Enter waits until the stage's segment is on the device
@@ -52,6 +60,18 @@ class WeightProvider {
     return experts.size();
   }
   virtual void LeaveExperts(int32_t layer) { (void)layer; }
+  // What adapter `adapter` (ForwardInput::adapters) adds to the matrix `tensor`; none if nothing.
+  virtual std::optional<LowRank> Delta(int32_t adapter, int32_t tensor) const {
+    (void)adapter, (void)tensor;
+    return std::nullopt;
+  }
+};
+
+// Rows [first, first + rows) of a batch that go through an adapter beside the model's matrices.
+struct AdapterRows {
+  int32_t first = 0;
+  int32_t rows = 0;
+  int32_t adapter = 0;  // as WeightProvider::Delta knows it
 };
 
 // A tensor that the architecture reads.
@@ -69,21 +89,31 @@ struct ForwardInput {
   // If set, gets the states behind the final norm of these rows [logit_rows, width], which lie in
   // the workspace like the logits.
   ops::Matrix* states = nullptr;
+  std::span<const AdapterRows> adapters;  // by row; none overlap
+  int32_t adapter_rank = 0;               // the largest of their pairs
 };
 
 class Architecture {
  public:
   // The architecture named by "general.architecture". Unimplemented names an unknown one and the
   // known ones; InvalidArgument says which value or tensor is missing or has the wrong shape.
+  // `served_context`: the tokens that a sequence may have; 0: as many as the model was trained for.
   static absl::StatusOr<std::unique_ptr<Architecture>> Create(const Metadata& metadata,
-                                                              const TensorCatalog& catalog);
+                                                              const TensorCatalog& catalog,
+                                                              int32_t served_context = 0);
   static std::vector<std::string> KnownNames();
   virtual ~Architecture() = default;
 
   virtual const Config& config() const = 0;
   virtual const std::vector<TensorNeed>& tensors() const = 0;
-  // Device bytes that Forward needs for `rows` rows and `logit_rows` rows of logits.
-  virtual uint64_t WorkspaceBytes(int32_t rows, int32_t logit_rows) const = 0;
+  // Device bytes that Forward needs for `rows` rows and `logit_rows` rows of logits, with adapters
+  // of a rank up to `adapter_rank` (0: none).
+  virtual uint64_t WorkspaceBytes(int32_t rows, int32_t logit_rows, int32_t adapter_rank) const = 0;
+  // True for a matrix that adapters may add to.
+  virtual bool CanAdapt(int32_t tensor) const {
+    (void)tensor;
+    return false;
+  }
   // Computes logits [logit_rows, vocab], which lie in `workspace` afterwards (the returned view).
   virtual absl::StatusOr<ops::Matrix> Forward(const ForwardInput& input, ops::Backend& backend,
                                               WeightProvider& weights,

@@ -54,6 +54,10 @@ struct Config {
   int32_t value_dim = 0;
   int32_t ffn_width = 0;
   int32_t trained_context = 0;  // tokens
+  // Of models with rope factors for short and for long contexts: the tokens that the short ones are
+  // for (0: the model has no such factors), and whether the long ones are used.
+  int32_t original_context = 0;
+  bool long_rope = false;
   float norm_epsilon = 0.0f;
   float embedding_scale = 1.0f;  // multiplies embedded rows
   float attention_scale = 0.0f;

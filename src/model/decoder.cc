@@ -67,13 +67,15 @@ absl::Status Decoder::BindEnds(const TensorCatalog& catalog) {
                    Need(catalog, "output_norm.weight", {config_.width}, Stage::kHead, 0, true));
   ASSIGN_OR_RETURN(head_bias_,
                    Need(catalog, "output.bias", {config_.vocab_size}, Stage::kHead, 0, false));
-  if (config_.uses_rope_factors) {
+  const std::vector<int64_t> factors = {config_.layers.front().rope.dim / 2};
+  if (config_.original_context > 0) {
+    const char* name = config_.long_rope ? "rope_factors_long.weight" : "rope_factors_short.weight";
+    // Files of models that have no longer context name it, too, without factors.
     ASSIGN_OR_RETURN(rope_factors_,
-                     Need(catalog, "rope_freqs.weight", {config_.layers.front().rope.dim / 2},
-                          Stage::kEmbed, 0, false));
-  }
-  if (catalog.Shape("rope_factors_long.weight") != nullptr) {
-    return absl::UnimplementedError("long rope factors are not read by this build");
+                     Need(catalog, name, factors, Stage::kEmbed, 0, config_.long_rope));
+  } else if (config_.uses_rope_factors) {
+    ASSIGN_OR_RETURN(rope_factors_,
+                     Need(catalog, "rope_freqs.weight", factors, Stage::kEmbed, 0, false));
   }
   return absl::OkStatus();
 }
@@ -159,7 +161,22 @@ absl::Status Decoder::Bind(const TensorCatalog& catalog) {
   return absl::OkStatus();
 }
 
-uint64_t Decoder::Cut(int32_t rows, int32_t logit_rows, std::byte* base, Buffers* buffers) const {
+void Decoder::CutExperts(int32_t rows, const Cutter& cut, Buffers* buffers) const {
+  const Config& c = config_;
+  const int32_t most = std::max(rows, c.experts.router.used);
+  buffers->scores = cut(rows, c.experts.count);
+  buffers->experts.gathered = cut(most, c.width);
+  buffers->experts.gate = cut(most, c.experts.ffn_width);
+  buffers->experts.up = cut(most, c.experts.ffn_width);
+  buffers->experts.down = cut(most, c.width);
+  if (c.experts.shared_width > 0) {
+    buffers->shared_gate = cut(rows, c.experts.shared_width);
+    buffers->shared_up = cut(rows, c.experts.shared_width);
+  }
+}
+
+uint64_t Decoder::Cut(int32_t rows, int32_t logit_rows, int32_t adapter_rank, std::byte* base,
+                      Buffers* buffers) const {
   const Config& c = config_;
   uint64_t offset = 0;
   // Rows start at multiples of 64 bytes so that wide loads do not straddle cache lines.
@@ -184,6 +201,11 @@ uint64_t Decoder::Cut(int32_t rows, int32_t logit_rows, std::byte* base, Buffers
   buffers->x = cut(rows, c.width);
   buffers->normed = cut(rows, c.width);
   buffers->block_out = cut(rows, c.width);
+  if (adapter_rank > 0) {
+    buffers->low = cut(rows, adapter_rank);
+    buffers->delta = cut(
+        rows, std::max({q_width + k_width + v_width, int64_t{2} * c.ffn_width, int64_t{c.width}}));
+  }
   // Attention and FFN use the same bytes: neither needs the other's.
   const uint64_t shared = offset;
   const LatentConfig& latent = c.latent;
@@ -210,16 +232,7 @@ uint64_t Decoder::Cut(int32_t rows, int32_t logit_rows, std::byte* base, Buffers
   uint64_t ffn_end = offset;
   if (c.experts.count > 0) {
     offset = shared;
-    const int32_t most = std::max(rows, c.experts.router.used);
-    buffers->scores = cut(rows, c.experts.count);
-    buffers->experts.gathered = cut(most, c.width);
-    buffers->experts.gate = cut(most, c.experts.ffn_width);
-    buffers->experts.up = cut(most, c.experts.ffn_width);
-    buffers->experts.down = cut(most, c.width);
-    if (c.experts.shared_width > 0) {
-      buffers->shared_gate = cut(rows, c.experts.shared_width);
-      buffers->shared_up = cut(rows, c.experts.shared_width);
-    }
+    CutExperts(rows, cut, buffers);
     ffn_end = std::max(ffn_end, offset);
   }
   offset = shared;
@@ -228,9 +241,9 @@ uint64_t Decoder::Cut(int32_t rows, int32_t logit_rows, std::byte* base, Buffers
   return std::max({attention_end, ffn_end, offset});
 }
 
-uint64_t Decoder::WorkspaceBytes(int32_t rows, int32_t logit_rows) const {
+uint64_t Decoder::WorkspaceBytes(int32_t rows, int32_t logit_rows, int32_t adapter_rank) const {
   Buffers buffers;
-  return Cut(rows, logit_rows, nullptr, &buffers);
+  return Cut(rows, logit_rows, adapter_rank, nullptr, &buffers);
 }
 
 namespace {
@@ -267,7 +280,7 @@ absl::StatusOr<ops::Matrix> Decoder::Forward(const ForwardInput& input, ops::Bac
   const auto rows = static_cast<int32_t>(input.tokens.size());
   const auto logit_rows = static_cast<int32_t>(input.logit_rows.size());
   Buffers buffers;
-  if (Cut(rows, logit_rows, workspace.data(), &buffers) > workspace.size()) {
+  if (Cut(rows, logit_rows, input.adapter_rank, workspace.data(), &buffers) > workspace.size()) {
     return absl::InternalError(
         fmt::format("a workspace of {} bytes is too small for {} rows", workspace.size(), rows));
   }

@@ -4,6 +4,7 @@
 #define TERRACE_MODEL_DECODER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -25,7 +26,8 @@ class Decoder final : public Architecture {
 
   const Config& config() const override { return config_; }
   const std::vector<TensorNeed>& tensors() const override { return tensors_; }
-  uint64_t WorkspaceBytes(int32_t rows, int32_t logit_rows) const override;
+  uint64_t WorkspaceBytes(int32_t rows, int32_t logit_rows, int32_t adapter_rank) const override;
+  bool CanAdapt(int32_t tensor) const override;
   absl::StatusOr<ops::Matrix> Forward(const ForwardInput& input, ops::Backend& backend,
                                       WeightProvider& weights,
                                       std::span<std::byte> workspace) const override;
@@ -59,6 +61,8 @@ class Decoder final : public Architecture {
     // Experts: router scores, and room for the tokens of one.
     ops::Matrix scores, shared_gate, shared_up;
     ops::ExpertScratch experts;
+    // Adapters: A x, and B of that.
+    ops::Matrix low, delta;
   };
   class Pass;
 
@@ -78,9 +82,12 @@ class Decoder final : public Architecture {
   absl::StatusOr<int32_t> Need(const TensorCatalog& catalog, const std::string& name,
                                std::vector<int64_t> shape, WeightProvider::Stage stage,
                                int32_t layer, bool required);
+  using Cutter = std::function<ops::Matrix(int32_t rows, int64_t cols)>;
+  void CutExperts(int32_t rows, const Cutter& cut, Buffers* buffers) const;
   // Cuts the buffers for `rows` and `logit_rows` from `base` (may be null to only measure) and
   // returns the bytes used.
-  uint64_t Cut(int32_t rows, int32_t logit_rows, std::byte* base, Buffers* buffers) const;
+  uint64_t Cut(int32_t rows, int32_t logit_rows, int32_t adapter_rank, std::byte* base,
+               Buffers* buffers) const;
 
   Config config_;
   std::vector<TensorNeed> tensors_;

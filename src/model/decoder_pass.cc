@@ -21,7 +21,9 @@ absl::Status Decoder::Pass::ReadVector(const ops::Vector& from, std::vector<floa
 ops::RopeParams Decoder::Pass::RopeOf(int32_t layer) const {
   const LayerConfig& config = c_.layers[static_cast<size_t>(layer)];
   ops::RopeParams rope = config.rope;
-  if (config.window == 0 && !rope_factors_.empty()) {
+  // Factors for short and long contexts go for all layers, others for those without a window.
+  const bool factored = config.window == 0 || c_.original_context > 0;
+  if (factored && !rope_factors_.empty()) {
     rope.frequency_factors = {rope_factors_.data(), static_cast<int32_t>(rope_factors_.size())};
   }
   return rope;
@@ -52,11 +54,15 @@ absl::Status Decoder::Pass::PlainAttention(int32_t layer) {
     all.cols = b_.q.cols + b_.k.cols + b_.v.cols;
     ops::MatMulTarget fused{w_.Matrix(t.qkv), {}, all};
     RETURN_IF_ERROR(be_.MatMul(b_.normed, {&fused, 1}));
+    RETURN_IF_ERROR(Adapt(b_.normed, t.qkv, all));
   } else {
     const ops::MatMulTarget separate[] = {{w_.Matrix(t.q), Optional(t.q_bias), b_.q},
                                           {w_.Matrix(t.k), Optional(t.k_bias), b_.k},
                                           {w_.Matrix(t.v), Optional(t.v_bias), b_.v}};
     RETURN_IF_ERROR(be_.MatMul(b_.normed, separate));
+    RETURN_IF_ERROR(Adapt(b_.normed, t.q, b_.q));
+    RETURN_IF_ERROR(Adapt(b_.normed, t.k, b_.k));
+    RETURN_IF_ERROR(Adapt(b_.normed, t.v, b_.v));
   }
   if (t.q_norm != kAbsent && c_.qk_norm_whole) {
     RETURN_IF_ERROR(be_.RmsNorm(b_.q, w_.Vector(t.q_norm), c_.norm_epsilon, b_.q));
@@ -71,7 +77,8 @@ absl::Status Decoder::Pass::PlainAttention(int32_t layer) {
   RETURN_IF_ERROR(be_.StoreKv(b_.k, b_.v, layer, in_.kv, in_.batch));
   RETURN_IF_ERROR(be_.Attention(b_.q, AttentionParamsOf(layer), in_.kv, in_.batch, b_.attention));
   ops::MatMulTarget out{w_.Matrix(t.attn_out), Optional(t.attn_out_bias), b_.block_out};
-  return be_.MatMul(b_.attention, {&out, 1});
+  RETURN_IF_ERROR(be_.MatMul(b_.attention, {&out, 1}));
+  return Adapt(b_.attention, t.attn_out, b_.block_out);
 }
 
 absl::Status Decoder::Pass::Ffn(int32_t layer) {
@@ -88,14 +95,18 @@ absl::Status Decoder::Pass::DenseFfn(int32_t layer) {
     all.cols = 2 * c_.ffn_width;
     ops::MatMulTarget fused{w_.Matrix(t.up), {}, all};
     RETURN_IF_ERROR(be_.MatMul(b_.normed, {&fused, 1}));
+    RETURN_IF_ERROR(Adapt(b_.normed, t.up, all));
   } else {
     const ops::MatMulTarget separate[] = {{w_.Matrix(t.gate), {}, b_.gate},
                                           {w_.Matrix(t.up), {}, b_.up}};
     RETURN_IF_ERROR(be_.MatMul(b_.normed, separate));
+    RETURN_IF_ERROR(Adapt(b_.normed, t.gate, b_.gate));
+    RETURN_IF_ERROR(Adapt(b_.normed, t.up, b_.up));
   }
   RETURN_IF_ERROR(be_.Glu(c_.activation, b_.gate, b_.up, b_.gate));
   ops::MatMulTarget down{w_.Matrix(t.down), {}, b_.block_out};
-  return be_.MatMul(b_.gate, {&down, 1});
+  RETURN_IF_ERROR(be_.MatMul(b_.gate, {&down, 1}));
+  return Adapt(b_.gate, t.down, b_.block_out);
 }
 
 absl::Status Decoder::Pass::Head() {

@@ -43,6 +43,8 @@ class Decoder::Pass {
   absl::Status ExpertFfn(int32_t layer);  // moe_ffn.cc
   // The experts that rows were routed to, a group that fits at a time.
   absl::Status RunExperts(int32_t layer, ops::ExpertWeights weights);  // moe_ffn.cc
+  // Adds what the rows' adapters make of `x` by the matrix `tensor` to `out`.
+  absl::Status Adapt(ops::Matrix x, int32_t tensor, ops::Matrix out);  // adapt.cc
   // Adds block_out, normed if there is a norm for it, to the residual stream.
   absl::Status AddBlock(int32_t post_norm);
   // What a block reads into normed: the stream, normed if there is a norm for it.

@@ -96,7 +96,7 @@ uint64_t Encoder::Cut(int32_t rows, int32_t pooled, std::byte* base, Buffers* b)
   return offset;
 }
 
-uint64_t Encoder::WorkspaceBytes(int32_t rows, int32_t logit_rows) const {
+uint64_t Encoder::WorkspaceBytes(int32_t rows, int32_t logit_rows, int32_t) const {
   Buffers buffers;
   return Cut(rows, logit_rows, nullptr, &buffers);
 }

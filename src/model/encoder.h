@@ -26,7 +26,7 @@ class Encoder final : public Architecture {
 
   const Config& config() const override { return config_; }
   const std::vector<TensorNeed>& tensors() const override { return tensors_; }
-  uint64_t WorkspaceBytes(int32_t rows, int32_t logit_rows) const override;
+  uint64_t WorkspaceBytes(int32_t rows, int32_t logit_rows, int32_t adapter_rank) const override;
   // One row a sequence of the batch, each a whole text: its pooled state [sequences, width]. With
   // no logit rows nothing is pooled, and the states of all rows are given [rows, width].
   absl::StatusOr<ops::Matrix> Forward(const ForwardInput& input, ops::Backend& backend,

@@ -6,9 +6,6 @@ namespace terrace::model {
 
 absl::StatusOr<Config> ParsePhi3(const Metadata& metadata) {
   ASSIGN_OR_RETURN(Config config, ParseCommon(metadata, ops::RopeKind::kHalves));
-  if (metadata.Has("phi3.rope.scaling.attn_factor") || metadata.Has("phi3.rope.scaling.type")) {
-    return absl::UnimplementedError("phi3 with long rope factors is not read by this build");
-  }
   config.fused_qkv = true;
   config.fused_gate_up = true;
   ASSIGN_OR_RETURN(int64_t window, metadata.GetInt("phi3.attention.sliding_window", 0, 1 << 30, 0));

@@ -26,7 +26,14 @@ absl::Status ParseRopeScaling(const Metadata& metadata, const std::string& prefi
                               ops::RopeParams* rope) {
   ASSIGN_OR_RETURN(std::string type, metadata.GetString(prefix + "rope.scaling.type", ""));
   ASSIGN_OR_RETURN(double factor, metadata.GetDouble(prefix + "rope.scaling.factor", 0.0));
-  if (type.empty()) {
+  ASSIGN_OR_RETURN(double attention_factor,
+                   metadata.GetDouble(prefix + "rope.scaling.attn_factor", 1.0));
+  if (!(attention_factor > 0) || !std::isfinite(attention_factor)) {
+    return absl::InvalidArgumentError(
+        fmt::format("rope scaling needs a magnitude above 0, not {}", attention_factor));
+  }
+  if (type.empty() || type == "longrope") {
+    rope->yarn_attn_factor = static_cast<float>(attention_factor);
     // Older files give the linear factor alone.
     ASSIGN_OR_RETURN(factor, metadata.GetDouble(prefix + "rope.scale_linear", factor));
     if (factor > 0) rope->position_scale = static_cast<float>(1.0 / factor);
@@ -34,8 +41,8 @@ absl::Status ParseRopeScaling(const Metadata& metadata, const std::string& prefi
   }
   if (type == "none") return absl::OkStatus();
   if (type != "linear" && type != "yarn") {
-    return absl::UnimplementedError(
-        fmt::format("rope scaling type '{}' is not known (none, linear and yarn are)", type));
+    return absl::UnimplementedError(fmt::format(
+        "rope scaling type '{}' is not known (none, linear, yarn and longrope are)", type));
   }
   if (!(factor > 0) || !std::isfinite(factor)) {
     return absl::InvalidArgumentError(
@@ -45,20 +52,30 @@ absl::Status ParseRopeScaling(const Metadata& metadata, const std::string& prefi
   if (type == "linear") return absl::OkStatus();
   ASSIGN_OR_RETURN(int64_t original,
                    metadata.GetInt(prefix + "rope.scaling.original_context_length", 1, 1 << 30));
-  ASSIGN_OR_RETURN(double attention_factor,
-                   metadata.GetDouble(prefix + "rope.scaling.attn_factor", 1.0));
   rope->yarn_ext_factor = 1.0f;
   rope->yarn_attn_factor = static_cast<float>(attention_factor);
   rope->yarn_original_context = static_cast<int32_t>(original);
   ASSIGN_OR_RETURN(double fast, metadata.GetDouble(prefix + "rope.scaling.yarn_beta_fast", 32.0));
   ASSIGN_OR_RETURN(double slow, metadata.GetDouble(prefix + "rope.scaling.yarn_beta_slow", 1.0));
-  if (!(fast > 0) || !(slow > 0) || !(attention_factor > 0)) {
-    return absl::InvalidArgumentError("YaRN needs betas and a magnitude above 0");
+  if (!(fast > 0) || !(slow > 0)) {
+    return absl::InvalidArgumentError("YaRN needs betas above 0");
   }
   rope->yarn_beta_fast = static_cast<float>(fast);
   rope->yarn_beta_slow = static_cast<float>(slow);
   ASSIGN_OR_RETURN(rope->yarn_round_range,
                    metadata.GetBool(prefix + "rope.scaling.yarn_round_range", true));
+  return absl::OkStatus();
+}
+
+// Models with rope factors for short and for long contexts (LongRoPE, Ding et al. 2024) say for how
+// many tokens the short ones are, and scale by no other kind.
+absl::Status ParseLongRope(const Metadata& metadata, const std::string& prefix, Config* config) {
+  ASSIGN_OR_RETURN(const std::string type, metadata.GetString(prefix + "rope.scaling.type", ""));
+  const std::string key = prefix + "rope.scaling.original_context_length";
+  const bool phi3 = config->architecture == "phi3" && type.empty() && metadata.Has(key);
+  if (type != "longrope" && !phi3) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const int64_t original, metadata.GetInt(key, 1, 1 << 30));
+  config->original_context = static_cast<int32_t>(original);
   return absl::OkStatus();
 }
 
@@ -116,6 +133,7 @@ absl::StatusOr<Config> ParseCommon(const Metadata& metadata, ops::RopeKind rope_
   layer.rope.dim = static_cast<int32_t>(rope_dim);
   layer.rope.base = static_cast<float>(base);
   RETURN_IF_ERROR(ParseRopeScaling(metadata, prefix, &layer.rope));
+  RETURN_IF_ERROR(ParseLongRope(metadata, prefix, &config));
   config.layers.assign(static_cast<size_t>(layers), layer);
   return config;
 }

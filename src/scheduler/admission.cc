@@ -23,9 +23,12 @@ void AddChoice(LiveRequest* live, const std::string& why) {
 
 kv::BlockKey SchedulerImpl::RootOf(const ModelQueue& queue, const LiveRequest& live) const {
   const engine::EngineModel& model = *queue.model;
+  const std::string form = model.kv_form();
+  std::string_view adapter;
+  if (live.adapter != nullptr) adapter = live.adapter->weights().fingerprint();
   return kv::RootKey({.fingerprint = model.weights().fingerprint(),
-                      .adapter = "",
-                      .kv_dtype = engine::KvDTypeName(model.kv_geometry().dtype),
+                      .adapter = adapter,
+                      .kv_dtype = form,
                       .tenant = live.request->tenant});
 }
 
@@ -42,10 +45,10 @@ void SchedulerImpl::AdmitLocked(ModelQueue* queue) {
          queue->running.size() < static_cast<size_t>(options_.max_batch)) {
     std::unique_ptr<LiveRequest>& live = queue->waiting.front();
     JoinLocked(*queue, live.get());
-    const uint64_t need = queue->BookedBytes(*live);
+    const uint64_t need = queue->BookedBytes(*live) + queue->AdapterBytes(*live);
     // Alone, a request that can fit at all is let in and grows as far as it can.
     if (running > 0 && weights + kv_bytes + need > budget) break;
-    kv_bytes += need;
+    kv_bytes += queue->BookedBytes(*live);
     ++running;
     BeginKvLocked(queue, live.get());
     queue->running.push_back(std::move(live));
@@ -58,10 +61,11 @@ void SchedulerImpl::AdmitLocked(ModelQueue* queue) {
 void SchedulerImpl::JoinLocked(const ModelQueue& queue, LiveRequest* live) {
   live->leader.clear();
   live->alike = 0;
-  if (options_.cache == nullptr) return;
+  if (!UsesCache(queue)) return;
   const std::span<const int32_t> tokens = std::span<const int32_t>(live->tokens);
   for (const auto& other : queue.running) {
     if (other->request->tenant != live->request->tenant) continue;
+    if (other->adapter != live->adapter) continue;
     // The last token of either is always computed: its logits are wanted.
     const size_t most = std::min(tokens.size(), other->tokens.size()) - 1;
     const auto differ = std::mismatch(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(most),
@@ -78,10 +82,9 @@ void SchedulerImpl::BeginKvLocked(ModelQueue* queue, LiveRequest* live) {
   const tier::Owner owner{queue->model->name(), live->request->tenant, tier::Kind::kKv};
   live->kv.emplace(engine_->manager(), options_.cache, RootOf(*queue, *live), owner,
                    queue->model->kv_geometry().block_bytes());
-  if (options_.cache != nullptr) live->kv->set_window(queue->model->kv_window());
-  if (options_.cache != nullptr) {
-    FindKvLocked(queue, live, live->leader.empty(), false);
-  }
+  if (!UsesCache(*queue)) return;
+  live->kv->set_window(queue->model->kv_window());
+  FindKvLocked(queue, live, live->leader.empty(), false);
 }
 
 void SchedulerImpl::FindKvLocked(ModelQueue* queue, LiveRequest* live, bool load, bool again) {

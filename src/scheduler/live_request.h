@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/adapter.h"
 #include "engine/draft_model.h"
 #include "engine/ngram_index.h"
 #include "engine/sampler.h"
@@ -21,6 +22,7 @@ namespace terrace::scheduler {
 
 struct LiveRequest {
   std::unique_ptr<Request> request;
+  std::shared_ptr<const engine::Adapter> adapter;  // that the request asked for; may be null
   std::atomic<bool> cancelled{false};
 
   int64_t submitted_us = 0;

@@ -28,7 +28,7 @@ struct ModelQueue {
   std::deque<std::unique_ptr<LiveRequest>> waiting;
   std::vector<std::unique_ptr<LiveRequest>> running;  // oldest first
   int64_t waiting_since_us = 0;
-  bool removed = false;
+  size_t names = 0;  // that requests know it by
   StepBudget budget;
   int32_t most_kv_tokens;           // whose KV a sequence holds at any time; what its window leaves
   double prefill_tokens_per_s = 0;  // moving average; 0: not known yet
@@ -36,6 +36,26 @@ struct ModelQueue {
   int32_t admissible = 0;           // of the front of `waiting`
 
   bool has_work() const { return !waiting.empty() || !running.empty(); }
+  bool has_requests(const std::string& name) const {
+    const auto is_for = [&](const auto& live) { return live->request->model == name; };
+    return std::any_of(waiting.begin(), waiting.end(), is_for) ||
+           std::any_of(running.begin(), running.end(), is_for);
+  }
+  // Bytes of the adapters that running requests use, and `live`.
+  uint64_t AdapterBytes(const LiveRequest& live) const {
+    std::vector<const engine::Adapter*> used;
+    auto add = [&](const LiveRequest& each) {
+      const engine::Adapter* adapter = each.adapter.get();
+      if (adapter != nullptr && std::find(used.begin(), used.end(), adapter) == used.end()) {
+        used.push_back(adapter);
+      }
+    };
+    for (const auto& each : running) add(*each);
+    add(live);
+    uint64_t bytes = 0;
+    for (const engine::Adapter* adapter : used) bytes += adapter->weights().total_bytes();
+    return bytes;
+  }
   // What a request may come to before anyone is asked to give way. What it has in common with one
   // that was running before it is booked there.
   uint64_t BookedBytes(const LiveRequest& live) const {

@@ -26,6 +26,30 @@ constexpr int32_t kWindowSlack = 64 + 2 * kv::kBlockTokens;
 
 absl::Status SchedulerImpl::AddModel(std::shared_ptr<engine::EngineModel> model) {
   absl::MutexLock lock(&mutex_);
+  const std::string name = model->name();
+  return AddNameLocked(name, std::move(model), nullptr);
+}
+
+absl::Status SchedulerImpl::AddAdapter(std::shared_ptr<engine::EngineModel> base,
+                                       std::shared_ptr<const engine::Adapter> adapter) {
+  absl::MutexLock lock(&mutex_);
+  const std::string name = adapter->name();
+  return AddNameLocked(name, std::move(base), std::move(adapter));
+}
+
+absl::Status SchedulerImpl::AddNameLocked(const std::string& served,
+                                          std::shared_ptr<engine::EngineModel> model,
+                                          std::shared_ptr<const engine::Adapter> adapter) {
+  const auto known = queues_.find(model->name());
+  const bool same = known != queues_.end() && known->second->model == model;
+  if (names_.contains(served) || (known != queues_.end() && !same)) {
+    return absl::AlreadyExistsError(fmt::format("model '{}' is already registered", served));
+  }
+  if (same) {
+    ++known->second->names;
+    names_[served] = {known->second.get(), std::move(adapter)};
+    return absl::OkStatus();
+  }
   // Only a cache lets go of what is out of the window; a step's rows come on top of that.
   const bool windowed = options_.cache != nullptr && model->kv_window() > 0;
   const int64_t most = windowed ? int64_t{model->kv_window()} + options_.step_tokens + kWindowSlack
@@ -33,53 +57,55 @@ absl::Status SchedulerImpl::AddModel(std::shared_ptr<engine::EngineModel> model)
   auto queue = std::make_unique<ModelQueue>(
       StepBudget(options_.step_tokens, options_.stretch),
       static_cast<int32_t>(std::min<int64_t>(most, std::numeric_limits<int32_t>::max())));
+  queue->names = 1;
   const std::string name = model->name();
   queue->model = std::move(model);
-  if (!queues_.emplace(name, std::move(queue)).second) {
-    return absl::AlreadyExistsError(fmt::format("model '{}' is already registered", name));
-  }
+  names_[served] = {queue.get(), std::move(adapter)};
+  queues_[name] = std::move(queue);
   return absl::OkStatus();
 }
 
 absl::Status SchedulerImpl::RemoveModel(const std::string& name) {
   std::unique_ptr<ModelQueue> queue;  // destroyed after the lock: closing a model may take a while
   absl::MutexLock lock(&mutex_);
-  auto it = queues_.find(name);
-  if (it == queues_.end() || it->second->removed) {
+  auto it = names_.find(name);
+  if (it == names_.end() || it->second.removed) {
     return absl::NotFoundError(fmt::format("model '{}' is not registered", name));
   }
-  it->second->removed = true;
-  ModelQueue* raw = it->second.get();
-  auto idle = [this, raw, &name] {
+  it->second.removed = true;
+  ModelQueue* raw = it->second.queue;
+  const std::string key = raw->model->name();
+  auto idle = [this, raw, &name, &key] {
     mutex_.AssertHeld();
-    return !raw->has_work() && stepping_ != name;
+    return raw->names > 1 ? !raw->has_requests(name) : !raw->has_work() && stepping_ != key;
   };
   mutex_.Await(absl::Condition(&idle));
-  queue = std::move(queues_[name]);
-  queues_.erase(name);
-  if (current_ == name) current_.clear();
+  names_.erase(name);
+  if (--raw->names > 0) return absl::OkStatus();
+  queue = std::move(queues_[key]);
+  queues_.erase(key);
+  if (current_ == key) current_.clear();
   return absl::OkStatus();
 }
 
-absl::Status SchedulerImpl::Submit(std::unique_ptr<Request> request) {
-  absl::MutexLock lock(&mutex_);
-  if (draining_) return absl::UnavailableError("the server is shutting down");
-  auto it = queues_.find(request->model);
-  if (it == queues_.end() || it->second->removed) {
-    return absl::NotFoundError(fmt::format("model '{}' is not registered", request->model));
-  }
-  ModelQueue* queue = it->second.get();
-  const engine::EngineModel& model = *queue->model;
-  const auto prompt = static_cast<int32_t>(request->prompt.size());
-  if (prompt < 1 || request->max_tokens < 1) {
+absl::Status SchedulerImpl::CheckRequestLocked(const ModelQueue& queue, const Request& request) {
+  const engine::EngineModel& model = *queue.model;
+  const auto prompt = static_cast<int32_t>(request.prompt.size());
+  if (prompt < 1 || request.max_tokens < 1) {
     return absl::InvalidArgumentError("a request needs a prompt token and room for one more");
   }
-  if (prompt >= model.max_context()) {
+  const bool encoder = model.architecture().config().encoder;
+  if (encoder && !request.embed) {
+    return absl::InvalidArgumentError(fmt::format(
+        "model '{}' is an encoder: it gives vectors of texts (/v1/embeddings), no tokens",
+        model.name()));
+  }
+  if (prompt >= model.max_context() + (encoder ? 1 : 0)) {
     return absl::InvalidArgumentError(
         fmt::format("the prompt has {} tokens, but the context of model '{}' is {} tokens", prompt,
                     model.name(), model.max_context()));
   }
-  for (int32_t token : request->prompt) {
+  for (int32_t token : request.prompt) {
     if (token < 0 || token >= model.vocab_size()) {
       return absl::InvalidArgumentError(
           fmt::format("prompt token {} is outside the vocabulary of "
@@ -87,6 +113,20 @@ absl::Status SchedulerImpl::Submit(std::unique_ptr<Request> request) {
                       token, model.vocab_size()));
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status SchedulerImpl::Submit(std::unique_ptr<Request> request) {
+  absl::MutexLock lock(&mutex_);
+  if (draining_) return absl::UnavailableError("the server is shutting down");
+  auto it = names_.find(request->model);
+  if (it == names_.end() || it->second.removed) {
+    return absl::NotFoundError(fmt::format("model '{}' is not registered", request->model));
+  }
+  ModelQueue* queue = it->second.queue;
+  const engine::EngineModel& model = *queue->model;
+  const auto prompt = static_cast<int32_t>(request->prompt.size());
+  RETURN_IF_ERROR(CheckRequestLocked(*queue, *request));
   const uint64_t budget = Budget();
   const uint64_t need = model.KvBytes(std::min(prompt + 1, queue->most_kv_tokens));
   const uint64_t weights = std::min(model.weights().total_bytes(), budget);
@@ -113,6 +153,7 @@ absl::Status SchedulerImpl::Submit(std::unique_ptr<Request> request) {
   auto live = std::make_unique<LiveRequest>();
   live->submitted_us = clock_->NowUs();
   live->tokens = request->prompt;
+  live->adapter = it->second.adapter;
   live->token_limit = static_cast<int32_t>(
       std::min<int64_t>(model.max_context(), int64_t{prompt} + request->max_tokens));
   const uint64_t seed = request->sampling.seed.value_or(random_.Next());

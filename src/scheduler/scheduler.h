@@ -20,6 +20,7 @@ class Clock;
 class Metrics;
 }  // namespace terrace
 namespace terrace::engine {
+class Adapter;
 class Engine;
 class EngineModel;
 }  // namespace terrace::engine
@@ -72,8 +73,12 @@ class Scheduler {
   virtual ~Scheduler() = default;  // cancels everything and joins
 
   // Models may be added and removed while requests run; removal waits for the model's own requests
-  // to end (cancel them first to be quick).
+  // to end (cancel them first to be quick). An adapter is a model by its own name to requests; they
+  // run in batches with those of its base and its other adapters, whose weights are the same
+  // (`base` itself need not have been added). AlreadyExists for a name in use.
   virtual absl::Status AddModel(std::shared_ptr<engine::EngineModel> model) = 0;
+  virtual absl::Status AddAdapter(std::shared_ptr<engine::EngineModel> base,
+                                  std::shared_ptr<const engine::Adapter> adapter) = 0;
   virtual absl::Status RemoveModel(const std::string& name) = 0;
 
   // Takes over the request; its sink hears the rest. NotFound for an unknown model,

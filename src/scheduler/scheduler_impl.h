@@ -67,6 +67,8 @@ class SchedulerImpl final : public Scheduler {
   }
 
   absl::Status AddModel(std::shared_ptr<engine::EngineModel> model) override;
+  absl::Status AddAdapter(std::shared_ptr<engine::EngineModel> base,
+                          std::shared_ptr<const engine::Adapter> adapter) override;
   absl::Status RemoveModel(const std::string& name) override;
   absl::Status Submit(std::unique_ptr<Request> request) override;
   void Cancel(const std::string& request_id) override;
@@ -81,8 +83,17 @@ class SchedulerImpl final : public Scheduler {
     int32_t decode_rows = 0;
     int32_t prompt_rows = 0;
   };
+  // A name that requests may ask for: a model, or an adapter of one.
+  struct ServedName {
+    ModelQueue* queue = nullptr;
+    std::shared_ptr<const engine::Adapter> adapter;  // null: the model itself
+    bool removed = false;                            // its last requests are waited for
+  };
   using Finished = std::vector<std::pair<std::unique_ptr<LiveRequest>, FinishInfo>>;
 
+  absl::Status AddNameLocked(const std::string& name, std::shared_ptr<engine::EngineModel> model,
+                             std::shared_ptr<const engine::Adapter> adapter)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Loop();
   // Runs one step of `queue`; false if none of its requests could go on.
   bool RunStep(ModelQueue* queue, bool admit) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -112,6 +123,10 @@ class SchedulerImpl final : public Scheduler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnRestored(const std::string& id, uint64_t number, kv::Cache::Loaded loaded)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether requests of the queue share and keep KV: encoders have none.
+  bool UsesCache(const ModelQueue& queue) const {
+    return options_.cache != nullptr && !queue.model->architecture().config().encoder;
+  }
   kv::BlockKey RootOf(const ModelQueue& queue, const LiveRequest& live) const;
   void BuildStepLocked(ModelQueue* queue, int64_t now_us, StepWork* work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -146,6 +161,8 @@ class SchedulerImpl final : public Scheduler {
   // When a waiting request gives up by its contract; 0: never.
   static int64_t DeadlineUs(const LiveRequest& live);
   void CollectOverdueLocked(Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckRequestLocked(const ModelQueue& queue, const Request& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckContractLocked(const ModelQueue& queue, const Request& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A tenant's request came, or ended: what it has been served.
@@ -186,6 +203,7 @@ class SchedulerImpl final : public Scheduler {
 
   mutable absl::Mutex mutex_;
   std::map<std::string, std::unique_ptr<ModelQueue>> queues_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, ServedName> names_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, LiveRequest*> live_ ABSL_GUARDED_BY(mutex_);
   std::vector<LiveRequest*> in_step_ ABSL_GUARDED_BY(mutex_);
   std::string current_ ABSL_GUARDED_BY(mutex_);   // model that has the turn

@@ -35,6 +35,7 @@ void SchedulerImpl::BuildStepLocked(ModelQueue* queue, int64_t now_us, StepWork*
         std::span<const int32_t>(live->tokens)
             .subspan(static_cast<size_t>(live->kv->length()), static_cast<size_t>(count));
     entry.want_logits = count == live->pending();
+    entry.adapter = live->adapter.get();
     work->entries.push_back(entry);
     work->requests.push_back(live);
     if (live->started_us != 0) return;
@@ -44,6 +45,16 @@ void SchedulerImpl::BuildStepLocked(ModelQueue* queue, int64_t now_us, StepWork*
     metrics_->Count(MetricId::kPromptTokens, {queue->model->name()},
                     static_cast<double>(live->request->prompt.size()));
   };
+  if (queue->model->architecture().config().encoder) {
+    for (auto& live : queue->running) {  // each text as a whole
+      if (work->prompt_rows > 0 && work->prompt_rows + live->pending() > options_.step_tokens) {
+        continue;
+      }
+      work->prompt_rows += live->pending();
+      add(live.get(), live->pending());
+    }
+    return;
+  }
   // Streams that decode come first, so that a long prompt does not stall them; prompts share what
   // the budget leaves.
   for (auto& live : queue->running) {

@@ -247,6 +247,28 @@ class Reader {
                         FormatBytes(*c.memory.device_budget_bytes),
                         FormatBytes(c.device.sim_memory_bytes)));
     }
+    for (const ModelConfig& model : c.models) {
+      if (!model.base.empty()) ValidateAdapter(model);
+    }
+  }
+
+  void ValidateAdapter(const ModelConfig& adapter) {
+    const std::vector<ModelConfig>& models = loaded_.config.models;
+    const auto base = std::find_if(models.begin(), models.end(),
+                                   [&](const auto& model) { return model.name == adapter.base; });
+    if (base == models.end() || !base->base.empty()) {
+      Error("models",
+            fmt::format("base of '{}': '{}' is {}", adapter.name, adapter.base,
+                        base == models.end() ? "no entry of models" : "an adapter itself"));
+    }
+    const std::pair<string_view, bool> others[] = {{"max_context", adapter.max_context != 0},
+                                                   {"kv_dtype", !adapter.kv_dtype.empty()},
+                                                   {"speculation", adapter.speculation != "off"},
+                                                   {"sha256", !adapter.sha256.empty()}};
+    for (const auto& [key, set] : others) {
+      if (!set) continue;
+      Error("models", fmt::format("'{}' is an adapter: {} is that of its base", adapter.name, key));
+    }
   }
 
   std::string Origin(string_view key, string_view other) const {

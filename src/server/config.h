@@ -39,6 +39,8 @@ struct ModelConfig {
   double traffic = 0;             // of NAME@VERSION: share of the requests for NAME
   double rollback_errors = 0.05;  // share of errors at which it gets no more of them
   std::string sha256;             // of a URL's file; empty: not checked
+  std::string rerank = "auto";    // auto, vectors or judge
+  std::string base;               // of an adapter: the entry that it is for; empty: a model
 };
 
 struct Config {

@@ -522,6 +522,23 @@ const ModelConfigKey kModelKeys[] = {
        return absl::OkStatus();
      },
      [](InModel m) { return TextOr("none", m.sha256); }},
+    {"base", "name or none", "none",
+     "Makes the entry a LoRA adapter for the model of that name, another entry: source is then a "
+     "folder of the PEFT library or a GGUF adapter. Context, KV form and speculation are its "
+     "base's.",
+     [](string_view t, ModelConfig* m) {
+       m->base = t == "none" ? "" : t;
+       return t == "none" ? absl::OkStatus() : CheckModelName(t);
+     },
+     [](InModel m) { return TextOr("none", m.base); }},
+    {"rerank", "auto, vectors or judge", "auto",
+     "How /v1/rerank scores documents. vectors: by the likeness of vectors. judge: by asking the "
+     "model, which must be a Qwen3 reranker, for yes or no. auto: judge if its name has "
+     "\"rerank\".",
+     [](string_view t, ModelConfig* m) {
+       return SetChoice(t, {"auto", "vectors", "judge"}, &m->rerank);
+     },
+     [](InModel m) { return m.rerank; }},
     {"sla", "realtime, standard or batch", "standard",
      "How much it matters that the model answers soon: weighs its weights against others' when "
      "memory is short (memory.eviction_policy: cost).",
@@ -541,8 +558,7 @@ const ModelConfigKey kModelKeys[] = {
      [](InModel m) { return TextOr("kv.dtype", m.kv_dtype); }},
     {"speculation", "off, ngram or draft:NAME", "off",
      "How tokens are guessed ahead, which changes speed and never answers. ngram: what followed "
-     "the "
-     "same words before. draft:NAME: what the model NAME (with the same vocabulary) says.",
+     "the same words before. draft:NAME: what the model NAME (with the same vocabulary) says.",
      [](string_view t, ModelConfig* m) {
        if (t.starts_with("draft:")) {
          Status status = CheckModelName(t.substr(6));

@@ -63,11 +63,16 @@ class Embedding : public std::enable_shared_from_this<Embedding> {
         id_(std::move(id)),
         scheduler_(scheduler),
         exchange_(std::move(exchange)),
-        vectors_(request_.inputs.size()),
-        left_(request_.inputs.size()) {}
+        judges_(request_.rerank && model_->judge().has_value()),
+        vectors_(request_.inputs.size()) {}
 
   void Submit(std::vector<std::vector<int32_t>> prompts) {
     for (const auto& prompt : prompts) tokens_ += static_cast<int32_t>(prompt.size());
+    {
+      absl::MutexLock lock(&mutex_);
+      left_ = prompts.size();
+      scores_.resize(prompts.size());
+    }
     for (size_t i = 0; i < prompts.size(); ++i) {
       auto request = std::make_unique<Request>();
       request->id = RequestId(i);
@@ -76,7 +81,12 @@ class Embedding : public std::enable_shared_from_this<Embedding> {
       request->tenant = exchange_->request().caller.tenant;
       request->sla = exchange_->request().caller.sla;
       request->swap = exchange_->request().caller.swap;
-      request->embed = true;
+      request->embed = !judges_;
+      if (judges_) {
+        request->sampling.temperature = 0;
+        request->sampling.top_logprobs = 2;
+        request->constraint = OnlyAnswers(*model_->judge());
+      }
       request->max_tokens = 1;
       request->sink = std::make_unique<Sink>(shared_from_this(), i);
       if (absl::Status status = scheduler_->Submit(std::move(request)); !status.ok()) {
@@ -95,7 +105,10 @@ class Embedding : public std::enable_shared_from_this<Embedding> {
    public:
     Sink(std::shared_ptr<Embedding> owner, size_t index)
         : owner_(std::move(owner)), index_(index) {}
-    bool OnToken(const TokenEvent&) override { return false; }
+    bool OnToken(const TokenEvent& event) override {
+      owner_->Judge(index_, event);
+      return false;
+    }
     void OnEmbedding(std::span<const float> state) override { owner_->Take(index_, state); }
     void OnFinish(const FinishInfo& info) override {
       owner_->Finish(info);
@@ -123,6 +136,12 @@ class Embedding : public std::enable_shared_from_this<Embedding> {
     vectors_[index] = std::move(vector);
   }
 
+  void Judge(size_t index, const TokenEvent& event) {
+    const float share = YesShare(*model_->judge(), event);
+    absl::MutexLock lock(&mutex_);
+    scores_[index] = share;
+  }
+
   void Finish(const FinishInfo& info) {
     std::optional<ApiError> error;
     {
@@ -134,7 +153,8 @@ class Embedding : public std::enable_shared_from_this<Embedding> {
                                             : info.status);
       } else if (left_ > 0) {
         return;
-      } else if (request_.dimensions && static_cast<size_t>(*request_.dimensions) > width_) {
+      } else if (!judges_ && request_.dimensions &&
+                 static_cast<size_t>(*request_.dimensions) > width_) {
         error = BadField("dimensions", fmt::format("dimensions: the vectors of {} have {}.",
                                                    model_->name(), width_));
       } else {
@@ -185,9 +205,10 @@ class Embedding : public std::enable_shared_from_this<Embedding> {
   }
 
   std::string RankingLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const size_t count = vectors_.size() - 1;
-    std::vector<float> scores(count);
-    for (size_t i = 0; i < count; ++i) {
+    const size_t count = request_.inputs.size() - 1;
+    std::vector<float> scores = scores_;
+    scores.resize(count);
+    for (size_t i = 0; !judges_ && i < count; ++i) {
       scores[i] =
           std::inner_product(vectors_[0].begin(), vectors_[0].end(), vectors_[i + 1].begin(), 0.0f);
     }
@@ -218,12 +239,14 @@ class Embedding : public std::enable_shared_from_this<Embedding> {
   const std::string id_;
   scheduler::Scheduler* const scheduler_;
   const std::shared_ptr<Exchange> exchange_;
+  const bool judges_;
   int32_t tokens_ = 0;
 
   absl::Mutex mutex_;
   std::vector<std::vector<float>> vectors_ ABSL_GUARDED_BY(mutex_);
   size_t width_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t left_ ABSL_GUARDED_BY(mutex_);
+  std::vector<float> scores_ ABSL_GUARDED_BY(mutex_);  // of documents, by a model that judges
+  size_t left_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
@@ -312,6 +335,7 @@ std::optional<ApiError> ParseRerankRequest(std::string_view body, EmbeddingReque
   ReadDocuments(&fields, &out->inputs);
   fields.Int("top_n", 1, std::numeric_limits<int32_t>::max(), &out->top_n);
   fields.Bool("return_documents", &out->return_documents);
+  fields.String("instruction", &out->instruction);
   out->rerank = true;
   return fields.TakeError();
 }
@@ -325,21 +349,25 @@ void StartEmbedding(EmbeddingRequest request, std::shared_ptr<const ServedModel>
   };
   std::vector<std::vector<int32_t>> prompts;
   const std::string_view field = request.rerank ? "documents" : "input";
-  for (const Prompt& input : request.inputs) {
+  const bool judges = request.rerank && model->judge();
+  for (size_t i = judges ? 1 : 0; i < request.inputs.size(); ++i) {
+    const Prompt& input = request.inputs[i];
     std::vector<int32_t> ids = input.ids;
     if (input.is_ids) {
       if (auto error = CheckIds(ids, field, model->vocab_size())) return fail(*error);
     } else {
-      auto encoded = model->EncodeText(input.text, true, false);
+      auto encoded = judges ? JudgePrompt(model->tokenizer(), request.instruction,
+                                          request.inputs[0].text, input.text)
+                            : model->EncodeWhole(input.text);
       if (!encoded.ok()) return fail(PromptError(encoded.status(), field));
       ids = *std::move(encoded);
-      const Tokenizer& tokenizer = model->tokenizer();
-      if (tokenizer.add_eos() && tokenizer.eos()) ids.push_back(*tokenizer.eos());
     }
-    if (ids.empty() || ids.size() >= static_cast<size_t>(model->max_context())) {
+    // A model that generates keeps room for a token.
+    const int32_t most = model->max_context() - (model->encoder() ? 0 : 1);
+    if (ids.empty() || ids.size() > static_cast<size_t>(most)) {
       return fail(BadField(field,
                            fmt::format("{}: a text has {} tokens; {} takes 1 to {}.", field,
-                                       ids.size(), model->name(), model->max_context() - 1),
+                                       ids.size(), model->name(), most),
                            "context_length_exceeded"));
     }
     prompts.push_back(std::move(ids));

@@ -1,5 +1,7 @@
-// /v1/embeddings and /v1/rerank: texts as vectors, and documents by how near they are to a query. A
-// text's vector is the state of its last token behind the model's final norm, of length 1.
+// /v1/embeddings and /v1/rerank: texts as vectors, and documents by how near they are to a query,
+// or by what a model that judges says of them (judge.h). A
+// text's vector is what an encoder pools, or the state of the last token behind the final norm of a
+// model that generates; of length 1.
 #ifndef TERRACE_SERVER_EMBEDDINGS_H_
 #define TERRACE_SERVER_EMBEDDINGS_H_
 
@@ -29,6 +31,7 @@ struct EmbeddingRequest {
   bool rerank = false;
   std::optional<int32_t> top_n;
   bool return_documents = true;
+  std::string instruction;  // what makes a document relevant, for models that judge
 };
 
 // Each fills `*out` or returns what is wrong with the body.

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "engine/adapter.h"
 #include "engine/engine_model.h"
 #include "obs/log.h"
 #include "scheduler/scheduler.h"
@@ -19,6 +20,16 @@ namespace {
 constexpr int kOpeners = 2;
 // A model that has just failed is not tried again for each of many requests.
 constexpr int64_t kRetryUs = 100'000;
+
+// Whether a model ranks by judging. A checkpoint says so in its name only.
+bool Judges(const CatalogEntry& entry, const Metadata& metadata) {
+  if (entry.rerank != "auto") return entry.rerank == "judge";
+  for (std::string name : {entry.name, metadata.GetString("general.name", "").value_or("")}) {
+    for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    if (name.find("rerank") != std::string::npos) return true;
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -155,6 +166,7 @@ void ModelCatalog::CloseNow(const SlotPtr& slot) {
     log_->Error(Message(status), {{"model", slot->entry.name}});
   }
   std::shared_ptr<engine::EngineModel> engine;  // destroyed outside the lock
+  std::shared_ptr<const engine::Adapter> adapter;
   SlotPtr next;
   {
     absl::MutexLock lock(&mutex_);
@@ -162,11 +174,13 @@ void ModelCatalog::CloseNow(const SlotPtr& slot) {
     auto unused = [&slot] { return slot->users == 0; };
     mutex_.Await(absl::Condition(&unused));
     engine.swap(slot->engine);
+    adapter.swap(slot->adapter);
     slot->closing = false;
     // Asked for meanwhile, or replaced by an entry of the same name.
     next = slot->gone ? FindLocked(slot->entry.name) : slot;
     if (next != nullptr) next->closing = false;
   }
+  adapter.reset();
   engine.reset();
   log_->Info("model closed", {{"model", slot->entry.name}});
   absl::MutexLock lock(&mutex_);
@@ -191,12 +205,18 @@ void ModelCatalog::Act(const SlotPtr& slot,
 
 absl::Status ModelCatalog::Evict(std::string_view name) {
   SlotPtr slot;
+  bool is_adapter = false;
   {
     absl::MutexLock lock(&mutex_);
     slot = FindLocked(name);
     if (slot == nullptr) return UnknownLocked(name);
+    is_adapter = slot->adapter != nullptr;
   }
-  Act(slot, actions_.evict);
+  if (!is_adapter) {
+    Act(slot, actions_.evict);
+  } else if (actions_.evict_adapter) {
+    Act(slot, [&](engine::EngineModel&) { actions_.evict_adapter(*slot->adapter); });
+  }
   return absl::OkStatus();
 }
 
@@ -236,20 +256,29 @@ std::vector<std::string> ModelCatalog::Update(std::vector<CatalogEntry> entries)
 }
 
 absl::StatusOr<ModelCatalog::Opened> ModelCatalog::OpenEntry(const CatalogEntry& entry) {
-  ASSIGN_OR_RETURN(std::shared_ptr<engine::EngineModel> model, entry.open());
+  ASSIGN_OR_RETURN(OpenedModel opened, entry.open());
+  const std::shared_ptr<engine::EngineModel>& model = opened.engine;
   const Metadata& metadata = model->weights().metadata();
   ASSIGN_OR_RETURN(std::shared_ptr<const ServedModel> served,
                    ServedModel::Create({.name = entry.name,
                                         .created = clock_->WallUs() / 1'000'000,
                                         .max_context = model->max_context(),
-                                        .vocab_size = model->vocab_size()},
+                                        .vocab_size = model->vocab_size(),
+                                        .encoder = model->architecture().config().encoder,
+                                        .judge = Judges(entry, metadata)},
                                        metadata, clock_));
   auto facts = std::make_shared<ModelFacts>(FactsOf(metadata));
   facts->weight_bytes = model->weights().total_bytes();
   facts->fingerprint = model->weights().fingerprint();
   facts->max_context = model->max_context();
-  RETURN_IF_ERROR(scheduler_->AddModel(model));
-  return Opened{std::move(served), std::move(model), std::move(facts)};
+  if (opened.adapter != nullptr) {
+    facts->weight_bytes = opened.adapter->weights().total_bytes();
+    facts->fingerprint += "+" + opened.adapter->weights().fingerprint();
+    RETURN_IF_ERROR(scheduler_->AddAdapter(model, opened.adapter));
+  } else {
+    RETURN_IF_ERROR(scheduler_->AddModel(model));
+  }
+  return Opened{std::move(served), std::move(opened), std::move(facts)};
 }
 
 void ModelCatalog::OpenNow(const SlotPtr& slot) {
@@ -280,7 +309,8 @@ void ModelCatalog::OpenNow(const SlotPtr& slot) {
     if (loaded.ok()) {
       answer = loaded->served;
       slot->model = loaded->served;
-      slot->engine = std::move(loaded->engine);
+      slot->engine = std::move(loaded->model.engine);
+      slot->adapter = std::move(loaded->model.adapter);
       slot->facts = std::move(loaded->facts);
       slot->state = ModelStateKind::kReady;
       slot->reason = absl::OkStatus();

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -27,26 +28,38 @@ class Clock;
 class Logger;
 }  // namespace terrace
 namespace terrace::engine {
+class Adapter;
 class EngineModel;
-}
+}  // namespace terrace::engine
 namespace terrace::scheduler {
 class Scheduler;
 }
 
 namespace terrace::server {
 
+// What an entry opens: a model, or an adapter with the model that it is for.
+struct OpenedModel {
+  OpenedModel(std::shared_ptr<engine::EngineModel> model,  // NOLINT: a model is meant as it is
+              std::shared_ptr<const engine::Adapter> with = nullptr)
+      : engine(std::move(model)), adapter(std::move(with)) {}
+  std::shared_ptr<engine::EngineModel> engine;  // shared with the adapters' entries and drafts
+  std::shared_ptr<const engine::Adapter> adapter;
+};
+
 struct CatalogEntry {
   std::string name;
   // What the model is made from: an entry of the same name and settings is the same model.
   std::string settings;
   // Opens the model's weights; called on a thread of the catalog, again after a failure.
-  std::function<absl::StatusOr<std::shared_ptr<engine::EngineModel>>()> open;
+  std::function<absl::StatusOr<OpenedModel>()> open;
+  std::string rerank = "auto";  // as ModelConfig has it
 };
 
 // What is done with weights; may be empty.
 struct CatalogActions {
   std::function<void(engine::EngineModel&)> bring;  // ask for them; must not block
   std::function<void(engine::EngineModel&)> evict;  // give their memory back
+  std::function<void(const engine::Adapter&)> evict_adapter;
 };
 
 class ModelCatalog final : public ModelSource, public ModelControl {
@@ -81,7 +94,8 @@ class ModelCatalog final : public ModelSource, public ModelControl {
     int64_t failed_us = 0;
     std::shared_ptr<const ServedModel> model;
     std::shared_ptr<engine::EngineModel> engine;  // with the scheduler
-    int users = 0;                                // actions under way on `engine`
+    std::shared_ptr<const engine::Adapter> adapter;
+    int users = 0;  // actions under way on `engine`
     std::shared_ptr<const ModelFacts> facts;
     std::vector<OpenCallback> waiting;
   };
@@ -89,7 +103,7 @@ class ModelCatalog final : public ModelSource, public ModelControl {
   using SlotPtr = std::shared_ptr<Slot>;
   struct Opened {
     std::shared_ptr<const ServedModel> served;
-    std::shared_ptr<engine::EngineModel> engine;
+    OpenedModel model;
     std::shared_ptr<const ModelFacts> facts;
   };
 

@@ -104,6 +104,11 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> ServedModel::Create(Options o
   }
   model->grammars_ = std::make_unique<grammar::GrammarCache>(&tokenizer);
   model->fill_tokens_ = FindFillTokens(tokenizer);
+  if (options.judge) model->judge_ = FindJudgeTokens(tokenizer);
+  if (options.judge && !model->judge_) {
+    model->warnings_.push_back(
+        "its vocabulary cannot answer yes or no as rerankers do: it ranks by its vectors");
+  }
   model->tool_format_ = GenericToolFormat();
 
   ASSIGN_OR_RETURN(std::string source, metadata.GetString(kTemplateKey, ""));
@@ -212,6 +217,10 @@ absl::StatusOr<std::vector<int32_t>> ServedModel::EncodeText(std::string_view te
                                                              bool parse_special) const {
   return tokenizer_->Encode(
       text, {.add_special = add_special, .add_end = false, .parse_special = parse_special});
+}
+
+absl::StatusOr<std::vector<int32_t>> ServedModel::EncodeWhole(std::string_view text) const {
+  return tokenizer_->Encode(text, {.add_special = true, .add_end = true, .parse_special = false});
 }
 
 }  // namespace terrace::server

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/metadata.h"
+#include "server/judge.h"
 #include "server/openai_request.h"
 #include "text/grammar/matcher.h"
 #include "text/tokenizer.h"
@@ -47,6 +48,8 @@ class ServedModel {
     int64_t created = 0;  // seconds since the Unix epoch
     int32_t max_context = 0;
     int32_t vocab_size = 0;  // of the logits; the tokenizer may know fewer
+    bool encoder = false;    // gives vectors only
+    bool judge = false;      // ranks by answering yes or no, if its vocabulary can
   };
 
   // Builds tokenizer and template from a model's metadata. `clock` (for templates that print the
@@ -61,6 +64,9 @@ class ServedModel {
   int64_t created() const { return options_.created; }
   int32_t max_context() const { return options_.max_context; }
   int32_t vocab_size() const { return options_.vocab_size; }
+  bool encoder() const { return options_.encoder; }
+  // How it ranks by judging; nothing if it ranks by its vectors.
+  const std::optional<JudgeTokens>& judge() const { return judge_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const std::vector<int32_t>& end_tokens() const { return end_tokens_; }
   // How the model calls tools: the template's way, or a generic one that the prompt explains.
@@ -80,6 +86,9 @@ class ServedModel {
   absl::StatusOr<std::vector<int32_t>> EncodeText(std::string_view text, bool add_special,
                                                   bool parse_special) const;
 
+  // A text by itself, with the start and end tokens that the model puts around one.
+  absl::StatusOr<std::vector<int32_t>> EncodeWhole(std::string_view text) const;
+
  private:
   ServedModel() = default;
   // The messages as JSON for the template; with the generic tool format, calls, results and the
@@ -93,6 +102,7 @@ class ServedModel {
   ToolFormat tool_format_;
   std::optional<ReasoningFormat> reasoning_;
   std::optional<FillTokens> fill_tokens_;
+  std::optional<JudgeTokens> judge_;
   absl::Status template_status_;  // why there is none
   std::vector<int32_t> end_tokens_;
   std::vector<std::string> warnings_;

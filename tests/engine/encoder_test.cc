@@ -93,7 +93,7 @@ TEST_F(EncoderTest, DoesNotGenerateAndRefusesWhatItCannotTake) {
   ASSERT_NE(model, nullptr);
   EXPECT_EQ(rig.engine().AllLogits(*model, tokens_).status().code(),
             absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(rig.engine().Step(*model, {}, nullptr).status().message()),
+  EXPECT_THAT(std::string(rig.engine().AllLogits(*model, tokens_).status().message()),
               HasSubstr("is an encoder"));
   EXPECT_EQ(rig.engine().Embed(*model, {}).status().code(), absl::StatusCode::kInvalidArgument);
   const int32_t beyond[] = {96};
@@ -106,6 +106,29 @@ TEST_F(EncoderTest, DoesNotGenerateAndRefusesWhatItCannotTake) {
   ASSERT_NE(decoder, nullptr);
   EXPECT_EQ(rig.engine().Embed(*decoder, tokens_).status().code(),
             absl::StatusCode::kFailedPrecondition);
+}
+
+// Texts of one step do not see each other.
+TEST_F(EncoderTest, EmbedsSeveralTextsInOneStep) {
+  Rig rig("ref", 64 * kMiB);
+  auto model = rig.Open(source_, "m");
+  ASSERT_NE(model, nullptr);
+  const std::span<const int32_t> all(tokens_);
+  const StepEntry entries[] = {{.tokens = all.first(7), .want_logits = true},
+                               {.tokens = all, .want_logits = true},
+                               {.tokens = all.subspan(9, 1), .want_logits = true}};
+  auto step = rig.engine().Step(*model, entries, nullptr);
+  ASSERT_TRUE(step.ok()) << step.status();
+  ASSERT_EQ(step->entries.size(), std::size(entries));
+  std::vector<std::vector<float>> together;
+  for (const EntryResult& entry : step->entries) {
+    together.emplace_back(entry.state.begin(), entry.state.end());
+  }
+  for (size_t i = 0; i < std::size(entries); ++i) {
+    auto alone = rig.engine().Embed(*model, entries[i].tokens);
+    ASSERT_TRUE(alone.ok()) << alone.status();
+    EXPECT_EQ(together[i], *alone) << i;
+  }
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ TEST_P(StreamingTest, AModelThreeTimesTheBudgetAnswersTheSame) {
     for (size_t i = 0; i < std::min<size_t>(2, sizes.size()); ++i) held += sizes[i];
     const model::Architecture& architecture = model->architecture();
     workspace =
-        std::max(architecture.WorkspaceBytes(32, 32), architecture.WorkspaceBytes(tokens, 1));
+        std::max(architecture.WorkspaceBytes(32, 32, 0), architecture.WorkspaceBytes(tokens, 1, 0));
     kv_bytes = model->KvBytes(tokens + 16);
     whole = Generate(rig, *model, golden.tokens);
     workspace = std::max(workspace, rig.engine().workspace_bytes());

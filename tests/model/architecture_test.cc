@@ -61,7 +61,8 @@ TEST(Architecture, ReadsAModelAndTiesItsHead) {
     embeddings += need.name == "token_embd.weight";
   }
   EXPECT_EQ(embeddings, 2);  // once for each end, over one stored tensor
-  EXPECT_GT((*architecture)->WorkspaceBytes(8, 8), (*architecture)->WorkspaceBytes(1, 1));
+  EXPECT_GT((*architecture)->WorkspaceBytes(8, 8, 0), (*architecture)->WorkspaceBytes(1, 1, 0));
+  EXPECT_GT((*architecture)->WorkspaceBytes(8, 8, 4), (*architecture)->WorkspaceBytes(8, 8, 0));
 }
 
 TEST(Architecture, OnlyTheHeadStoredServesAsEmbedding) {

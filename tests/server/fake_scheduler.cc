@@ -22,6 +22,11 @@ FakeScheduler::~FakeScheduler() {
   thread_.join();
 }
 
+absl::Status FakeScheduler::AddAdapter(std::shared_ptr<engine::EngineModel>,
+                                       std::shared_ptr<const engine::Adapter>) {
+  return absl::OkStatus();
+}
+
 absl::Status FakeScheduler::AddModel(std::shared_ptr<engine::EngineModel>) {
   return absl::OkStatus();
 }

@@ -52,6 +52,8 @@ class FakeScheduler final : public scheduler::Scheduler {
   ~FakeScheduler() override;
 
   absl::Status AddModel(std::shared_ptr<engine::EngineModel> model) override;
+  absl::Status AddAdapter(std::shared_ptr<engine::EngineModel> base,
+                          std::shared_ptr<const engine::Adapter> adapter) override;
   absl::Status RemoveModel(const std::string& name) override;
   absl::Status Submit(std::unique_ptr<Request> request) override;
   void Cancel(const std::string& request_id) override;
