@@ -233,23 +233,7 @@ class Server {
     opener_ = std::make_unique<ModelOpener>(runtime_.get());
     catalog_ = std::make_unique<server::ModelCatalog>(
         Entries(std::make_shared<const server::Config>(config_)), scheduler_.get(), &clock_,
-        log_.get(),
-        server::CatalogActions{.bring =
-                                   [this](engine::EngineModel& model) {
-                                     const weights::ModelWeights& weights = model.weights();
-                                     runtime_->manager().Prefetch(
-                                         weights.tier_id(), 0,
-                                         static_cast<uint32_t>(weights.segments().size()),
-                                         tier::Priority::kPredicted);
-                                   },
-                               .evict =
-                                   [this](engine::EngineModel& model) {
-                                     runtime_->manager().EvictModel(model.weights().tier_id());
-                                   },
-                               .evict_adapter =
-                                   [this](const engine::Adapter& adapter) {
-                                     runtime_->manager().EvictModel(adapter.weights().tier_id());
-                                   }});
+        log_.get(), Actions());
     router_ = std::make_unique<server::VersionRouter>(
         [this](std::string_view model) { return IsWarm(model); }, log_.get(), &metrics_);
     router_->Set(Trials(config_));
@@ -454,6 +438,24 @@ class Server {
           {{"keys", KeysFile(config_)}});
     }
     return server::KeysNeeded::kAlways;
+  }
+
+  // What the catalog does with weights.
+  server::CatalogActions Actions() {
+    server::CatalogActions actions;
+    actions.bring = [this](engine::EngineModel& model) {
+      const weights::ModelWeights& weights = model.weights();
+      runtime_->manager().Prefetch(weights.tier_id(), 0,
+                                   static_cast<uint32_t>(weights.segments().size()),
+                                   tier::Priority::kPredicted);
+    };
+    actions.evict = [this](engine::EngineModel& model) {
+      runtime_->manager().EvictModel(model.weights().tier_id());
+    };
+    actions.evict_adapter = [this](const engine::Adapter& adapter) {
+      runtime_->manager().EvictModel(adapter.weights().tier_id());
+    };
+    return actions;
   }
 
   // The configuration is shared with the openings that come later.

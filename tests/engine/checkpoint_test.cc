@@ -192,6 +192,29 @@ std::string WriteScaledGguf(const std::string& folder, double base, double epsil
   return folder + "/scaled.gguf";
 }
 
+// The other variants agree with the plain arithmetic `want` at these positions (tolerance as in
+// reference_test.cc: activations in BF16, two blocks in each of two layers and the head).
+void ExpectVariantsNear(const std::string& folder, const std::vector<int32_t>& tokens,
+                        const std::vector<float>& want, const std::vector<size_t>& positions) {
+  const size_t vocab = want.size() / tokens.size();
+  const double u = 0x1p-9 / 1.7320508 * 2;
+  const double share = u * std::sqrt(5.0) * std::sqrt(2 * std::log(static_cast<double>(vocab)));
+  for (const ops::CpuVariant& variant : ops::CpuVariants()) {
+    if (!variant.supported) continue;
+    SCOPED_TRACE(variant.name);
+    const std::vector<float> other = Logits(folder, tokens, std::string(variant.name));
+    ASSERT_EQ(other.size(), want.size());
+    for (size_t position : positions) {
+      double squares = 0, worst = 0;
+      for (size_t i = position * vocab; i < (position + 1) * vocab; ++i) {
+        squares += double{want[i]} * want[i];
+        worst = std::max(worst, std::abs(double{other[i]} - want[i]));
+      }
+      EXPECT_LE(worst, std::sqrt(squares / static_cast<double>(vocab)) * share) << position;
+    }
+  }
+}
+
 // A10: grouped KV heads, another base and epsilon, piecewise scaling: the same from both formats,
 // at near and far positions; the plain reference of the arithmetic is the golden test's.
 TEST(CheckpointCase, A10RotaryAndNormSettingsReachTheModel) {
@@ -225,26 +248,7 @@ TEST(CheckpointCase, A10RotaryAndNormSettingsReachTheModel) {
   ExpectSameBits(scaled,
                  Logits(WriteScaledGguf(folder.path(), kBase, kEpsilon, factors), tokens, "ref"));
 
-  // The other variants agree with the plain arithmetic at near and far positions (tolerance as in
-  // reference_test.cc: activations in BF16, two blocks in each of two layers and the head).
-  for (const ops::CpuVariant& variant : ops::CpuVariants()) {
-    if (!variant.supported) continue;
-    SCOPED_TRACE(variant.name);
-    const std::vector<float> other = Logits(folder.path(), tokens, std::string(variant.name));
-    ASSERT_EQ(other.size(), scaled.size());
-    const size_t width = scaled.size() / tokens.size();
-    for (size_t position : {0, 1, 64, 300}) {
-      double squares = 0, worst = 0;
-      for (size_t i = position * width; i < (position + 1) * width; ++i) {
-        squares += double{scaled[i]} * scaled[i];
-        worst = std::max(worst, std::abs(double{other[i]} - scaled[i]));
-      }
-      const double rms = std::sqrt(squares / static_cast<double>(width));
-      const double u = 0x1p-9 / 1.7320508 * 2;
-      EXPECT_LE(worst, rms * u * std::sqrt(5.0) * std::sqrt(2 * std::log(double(width))))
-          << position;
-    }
-  }
+  ExpectVariantsNear(folder.path(), tokens, scaled, {0, 1, 64, 300});
 
   // Each setting matters: without it far positions differ. The first position sees no rotation.
   const size_t vocab = scaled.size() / tokens.size();
