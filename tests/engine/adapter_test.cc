@@ -98,7 +98,8 @@ TEST_P(AdapterTest, GivesTheLogitsOfTheMergedWeights) {
   const std::vector<int32_t> tokens = Tokens(45);
   for (const std::string& variant : Variants()) {
     SCOPED_TRACE(variant);
-    Rig rig(variant, kBudget);
+    // Deterministic: what a variant may round beyond activations in BF16 is not an adapter's doing.
+    Rig rig(variant, kBudget, 2, true);
     EngineModelOptions options;
     if (variant == "ref") options.kv_dtype = ops::KvDType::kF32;
     auto whole = rig.Open(merged.path(), "merged", false, options);
