@@ -63,6 +63,8 @@ class ServerProcess:
         server = {"host": "127.0.0.1", "port": free_port(), "metrics_port": free_port()}
         # Off unless a test asks for them, so that servers beside each other do not meet.
         server |= {"grpc_port": "off", "admin_port": "off"}
+        # Tests know the server by its process id and its exit status.
+        server |= {"supervise": "off"}
         self.config["server"] = server | self.config.get("server", {})
         store = {"disk": {"path": str(self.folder / "store")}}
         self.config.setdefault("storage", store)

@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <chrono>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <ostream>
 #include <random>
@@ -21,10 +23,14 @@
 #include "cli/cli.h"
 #include "cli/config_options.h"
 #include "cli/config_watch.h"
+#include "cli/engine_watch.h"
 #include "cli/model_argument.h"
 #include "cli/model_opener.h"
+#include "cli/port_lines.h"
 #include "cli/runtime.h"
+#include "cli/serve_config.h"
 #include "cli/signals.h"
+#include "cli/supervisor.h"
 #include "obs/log.h"
 #include "obs/log_ring.h"
 #include "obs/metrics.h"
@@ -43,7 +49,6 @@
 #include "server/tier_metrics.h"
 #include "server/tls.h"
 #include "server/version_router.h"
-#include "server/watchdog.h"
 #include "weights/model_store.h"
 #include "weights/object_source.h"
 
@@ -53,18 +58,11 @@ namespace {
 // The last requests that /admin/traces can show, and lines of the log that the console can.
 constexpr size_t kTracesKept = 2000;
 constexpr size_t kLinesKept = 500;
-// The exit status after a hang (EX_SOFTWARE of sysexits.h).
-constexpr int kHungStatus = 70;
+// After a hang: how long clients are given to take the news, and when they are told to try again.
+constexpr std::chrono::milliseconds kTellTime(300);
+constexpr int kRestartSeconds = 2;
 
 uint64_t RandomSeed() { return std::random_device()() | uint64_t{std::random_device()()} << 32; }
-
-std::vector<std::string> SplitList(std::string_view text) {
-  std::vector<std::string> out;
-  for (const std::string_view part : Split(text, ',')) {
-    if (!StripSpace(part).empty()) out.emplace_back(StripSpace(part));
-  }
-  return out;
-}
 
 // Many connections need many descriptors; the hard limit is what the administrator allows.
 void RaiseFileLimit() {
@@ -77,22 +75,25 @@ void RaiseFileLimit() {
 class Server {
  public:
   // `options` reads the configuration again when its file changes.
-  Server(const Invocation* invocation, const ConfigOptions* options, server::Config config)
+  Server(const Invocation* invocation, const ConfigOptions* options, server::Config config,
+         Lineage lineage, SupervisorLink* link)
       : io_(*invocation->io),
         json_(invocation->json),
         options_(options),
-        config_(std::move(config)) {}
+        config_(std::move(config)),
+        lineage_(std::move(lineage)),
+        link_(link) {}
 
   absl::Status Run() {
     Signals signals;
     Fd drained(eventfd(0, EFD_CLOEXEC));
     if (!signals.ok() || drained.get() < 0) return ErrnoStatus(errno, "watching for signals");
-    RETURN_IF_ERROR(AddModelsOfStore());
+    RETURN_IF_ERROR(AddModelsOfStore(&config_));
     RETURN_IF_ERROR(OpenLogs());
     RaiseFileLimit();
     RETURN_IF_ERROR(Bind());
     RETURN_IF_ERROR(Start());
-    PrintPorts();
+    if (lineage_.last.empty()) PrintPorts();
     StartWatching();
     NotifyManager("READY=1");
     if (WaitForEnd(&signals, drained.get()) == 0) return absl::OkStatus();
@@ -117,24 +118,6 @@ class Server {
   }
 
  private:
-  // Without models in the configuration, those of the store are served under their own names.
-  absl::Status AddModelsOfStore() {
-    if (!config_.models.empty()) return absl::OkStatus();
-    const weights::ModelStore store(StoreFolder(config_));
-    ASSIGN_OR_RETURN(std::vector<weights::StoredModel> stored, store.List());
-    for (const weights::StoredModel& entry : stored) {
-      server::ModelConfig model;
-      model.name = entry.name;
-      model.source = entry.name;
-      if (server::CheckModelName(model.name).ok()) config_.models.push_back(std::move(model));
-    }
-    if (!config_.models.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError(fmt::format(
-        "there is no model to serve: give --model NAME=FILE, list models in terrace.yaml, or "
-        "`terrace pull` some into {}",
-        store.folder()));
-  }
-
   absl::Status OpenLogs() {
     LogOptions options;
     ASSIGN_OR_RETURN(options.level, ParseLogLevel(config_.log.level));
@@ -154,8 +137,13 @@ class Server {
     server::HttpOptions options;
     auto add = [&](const std::string& host, int32_t port, server::Door door) {
       if (port < 0) return;
+      endpoints_.push_back(fmt::format("{} {} {}", host, port, static_cast<int>(door)));
+      const auto inherited = lineage_.listening.find(endpoints_.back());
       options.endpoints.push_back(
-          {.host = host, .port = static_cast<uint16_t>(port), .door = door});
+          {.host = host,
+           .port = static_cast<uint16_t>(port),
+           .door = door,
+           .listening = inherited == lineage_.listening.end() ? -1 : inherited->second});
       doors_.push_back(door);
     };
     add(config_.server.host, config_.server.port, server::Door::kApi);
@@ -184,13 +172,8 @@ class Server {
                                                 router_->Report(record.model, status);
                                             },
                                         .tls = tls_.get()}));
-    if (config_.server.grpc_port < 0) return absl::OkStatus();
-    ASSIGN_OR_RETURN(
-        grpc_, server::GrpcServer::Bind({.host = config_.server.host,
-                                         .port = static_cast<uint16_t>(config_.server.grpc_port),
-                                         .max_message_bytes = config_.server.max_body_bytes,
-                                         .certificate = config_.tls.certificate,
-                                         .private_key = config_.tls.key}));
+    if (config_.server.grpc_port >= 0) RETURN_IF_ERROR(BindGrpc());
+    HandOver();
     return absl::OkStatus();
   }
 
@@ -204,28 +187,42 @@ class Server {
     }
   }
 
+  absl::Status BindGrpc() {
+    // Of any free port it is the one that clients know from before.
+    const auto port = static_cast<uint16_t>(config_.server.grpc_port);
+    ASSIGN_OR_RETURN(grpc_,
+                     server::GrpcServer::Bind({.host = config_.server.host,
+                                               .port = port == 0 ? lineage_.grpc_port : port,
+                                               .max_message_bytes = config_.server.max_body_bytes,
+                                               .certificate = config_.tls.certificate,
+                                               .private_key = config_.tls.key}));
+    return absl::OkStatus();
+  }
+
+  // Gives the open sockets to the supervisor, and lets go of those that are no longer asked for.
+  void HandOver() {
+    std::map<std::string, int> sockets;
+    const std::vector<int> listeners = http_->listeners();
+    for (size_t i = 0; i < listeners.size(); ++i) sockets[endpoints_[i]] = listeners[i];
+    for (const auto& [name, socket] : lineage_.listening) {
+      if (!sockets.contains(name)) close(socket);
+    }
+    link_->Listening(sockets, grpc_ != nullptr ? grpc_->port() : 0);
+  }
+
   absl::Status Start() {
     ASSIGN_OR_RETURN(runtime_, Runtime::Create(config_));
     runtime_->SetNotice([this](const std::string& subject, const std::string& message) {
       log_->Warning(message, {{"about", subject}});
     });
+    TellLineage();
     const device::DeviceInfo& device = runtime_->device().info();
     log_->Info("device ready", {{"device", device.name},
                                 {"chip", device.description},
                                 {"kernels", runtime_->backend().name()},
                                 {"threads", runtime_->team().size()},
                                 {"budget", FormatBytes(runtime_->device_budget_bytes())}});
-    scheduler::SchedulerOptions scheduling;
-    scheduling.max_queue = config_.scheduler.max_queue;
-    scheduling.max_batch = config_.scheduler.max_batch;
-    scheduling.step_tokens = config_.scheduler.step_tokens;
-    scheduling.max_wait_us = config_.scheduler.max_wait_us;
-    scheduling.stretch = config_.scheduler.stretch;
-    scheduling.aging_us = config_.scheduler.aging_us;
-    scheduling.min_residency_us = config_.scheduler.min_residency_us;
-    scheduling.qps_weight = config_.scheduler.qps_weight;
-    scheduling.latency_weight = config_.scheduler.latency_weight;
-    scheduling.tenant_running = config_.scheduler.tenant_running;
+    scheduler::SchedulerOptions scheduling = Scheduling(config_);
     scheduling.cache = &runtime_->kv_cache();
     scheduling.seed = RandomSeed();
     TellNotes();
@@ -254,10 +251,22 @@ class Server {
                   absl::MutexLock lock(&scrape_mutex_);
                   server::UpdateTierMetrics(runtime_->manager().Snapshot(), &metrics_);
                   UpdateDiskMetrics();
+                  server::UpdateSensorMetrics(sensors_->Latest(), &metrics_);
                 }});
     RETURN_IF_ERROR(StartFront());
     catalog_->OpenAll();
     return absl::OkStatus();
+  }
+
+  // Why this is not the first server, if it is not.
+  void TellLineage() {
+    if (!lineage_.last.empty()) {
+      log_->Warning(
+          "started again after the server before this one ended",
+          {{"why", lineage_.last}, {"crashes", lineage_.crashes}, {"hangs", lineage_.hangs}});
+    }
+    metrics_.Count(MetricId::kRestarts, {"crash"}, lineage_.crashes);
+    metrics_.Count(MetricId::kRestarts, {"hang"}, lineage_.hangs);
   }
 
   void UpdateDiskMetrics() {
@@ -289,6 +298,11 @@ class Server {
                            .control = catalog_.get(),
                            .clock = &clock_,
                            .tiers = [this] { return runtime_->manager().Snapshot(); }});
+    sensors_ = std::make_unique<server::Sensors>(
+        server::SensorDeps{.clock = &clock_,
+                           .device = &runtime_->device(),
+                           .tiers = [this] { return runtime_->manager().Snapshot(); },
+                           .queue = [this] { return scheduler_->State(); }});
     keys_ = std::make_unique<server::KeyRing>(KeysFile(config_), &clock_, log_.get());
     server::FrontOptions options;
     ASSIGN_OR_RETURN(options.allow, server::CidrList::Parse(config_.server.allow));
@@ -305,7 +319,8 @@ class Server {
                           .device = runtime_->device().info().name,
                           .tiers = [this] { return runtime_->manager().Snapshot(); },
                           .queue = [this] { return scheduler_->State(); },
-                          .reload = [this] { return Reload(); }});
+                          .reload = [this] { return Reload(); },
+                          .sensors = [this] { return sensors_->Latest(); }});
     front_ = std::make_unique<server::Front>(std::move(options),
                                              server::FrontDeps{.openai = handler_.get(),
                                                                .kserve = kserve_http_.get(),
@@ -366,6 +381,7 @@ class Server {
                     {{"key", key.name}, {"now", key.get(config_)}, {"then", key.get(*config)}});
     }
     router_->Set(Trials(*config));
+    scheduler_->SetTenants(Tenants(*config));
     for (const std::string& change : catalog_->Update(Entries(config))) {
       log_->Info("the configuration changed a model", {{"change", change}});
     }
@@ -376,49 +392,33 @@ class Server {
     if (const std::string file = options_->FileName(io_); !file.empty()) {
       config_watch_ = std::make_unique<ConfigWatch>(file, [this] { (void)Reload(); });
     }
-    watchdog_ = std::thread([this] { WatchEngine(); });
+    engine_watch_ = std::make_unique<EngineWatch>(
+        config_.watchdog.timeout_us,
+        EngineWatchDeps{.clock = &clock_,
+                        .link = link_,
+                        .queue = [this] { return scheduler_->State(); },
+                        .tiers = [this] { return runtime_->manager().Snapshot(); },
+                        .hung = [this] { EndHung(); }});
   }
 
   void StopWatching() {
+    link_->Stopping();
     config_watch_.reset();
-    {
-      absl::MutexLock lock(&watch_mutex_);
-      stop_watching_ = true;
-    }
-    watchdog_.join();
+    engine_watch_.reset();
   }
 
-  // Ends the process if the engine hangs: nothing else gives its memory and threads back. Whoever
-  // supervises it starts it again.
-  void WatchEngine() {
-    server::Watchdog watchdog(config_.watchdog.timeout_us);
-    for (;;) {
-      {
-        absl::MutexLock lock(&watch_mutex_);
-        watch_mutex_.AwaitWithTimeout(absl::Condition(&stop_watching_), absl::Seconds(1));
-        if (stop_watching_) return;
-      }
-      NotifyManager("WATCHDOG=1");
-      if (config_.watchdog.timeout_us == 0) continue;
-      server::Watchdog::Sample sample{.now_us = clock_.NowUs()};
-      const scheduler::SchedulerState state = scheduler_->State();
-      sample.last_step_us = state.last_step_us;
-      for (const scheduler::ModelQueueState& model : state.models) {
-        sample.has_work |= model.waiting + model.running > 0;
-      }
-      for (const tier::LinkState& link : runtime_->manager().Snapshot().links) {
-        sample.moved_bytes += link.bytes;
-      }
-      rusage usage;
-      if (getrusage(RUSAGE_SELF, &usage) == 0) {
-        sample.cpu_us = (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * int64_t{1'000'000} +
-                        usage.ru_utime.tv_usec + usage.ru_stime.tv_usec;
-      }
-      if (!watchdog.Look(sample)) continue;
-      log_->Error("the engine hangs: it has work and finishes no step; ending, to be started again",
-                  {{"timeout_s", config_.watchdog.timeout_us / 1'000'000}});
-      std::_Exit(kHungStatus);
-    }
+  // Ends the process, with what its clients wait for answered: nothing else gives the memory and
+  // the threads of a hung engine back.
+  void EndHung() {
+    log_->Error("the engine hangs: it has work and makes no progress; ending, to be started again",
+                {{"timeout_s", static_cast<double>(config_.watchdog.timeout_us) * 1e-6}});
+    handler_->BeginDrain();
+    http_->FailAll({.status = 503,
+                    .code = "engine_restart",
+                    .message = "The engine hung and is being restarted; try again in a moment.",
+                    .retry_after_s = kRestartSeconds});
+    std::this_thread::sleep_for(kTellTime);
+    std::_Exit(kHungStatus);
   }
 
   // Beyond this machine nobody is served without a key, unless the operator says so.
@@ -478,40 +478,17 @@ class Server {
   }
 
   void PrintPorts() {
+    PortLines lines{.host = config_.server.host,
+                    .admin_host = config_.server.admin_host,
+                    .secure = tls_ != nullptr};
     const std::vector<uint16_t> ports = http_->ports();
-    auto port_of = [&](server::Door door) -> std::optional<uint16_t> {
-      const auto found = std::find(doors_.begin(), doors_.end(), door);
-      if (found == doors_.end()) return std::nullopt;
-      return ports[static_cast<size_t>(found - doors_.begin())];
-    };
-    const auto metrics = port_of(server::Door::kMetrics), admin = port_of(server::Door::kAdmin);
-    if (json_) {
-      auto value = [](const std::optional<uint16_t>& port) {
-        return port ? boost::json::value(*port) : nullptr;
-      };
-      boost::json::object line = {{"host", config_.server.host}, {"port", ports[0]}};
-      line["metrics_port"] = value(metrics);
-      line["grpc_port"] = grpc_ != nullptr ? boost::json::value(grpc_->port()) : nullptr;
-      line["admin_port"] = value(admin);
-      *io_.out << boost::json::serialize(line) << std::endl;
-      return;
+    for (size_t i = 0; i < ports.size(); ++i) {
+      if (doors_[i] == server::Door::kApi) lines.port = ports[i];
+      if (doors_[i] == server::Door::kMetrics) lines.metrics = ports[i];
+      if (doors_[i] == server::Door::kAdmin) lines.admin = ports[i];
     }
-    auto url = [this](std::string host, uint16_t port, std::string_view path) {
-      if (host.find(':') != std::string::npos) host = fmt::format("[{}]", host);
-      // Metrics are never behind TLS.
-      const bool secure = tls_ != nullptr && path != "/metrics";
-      return fmt::format("{}://{}:{}{}", secure ? "https" : "http", host, port, path);
-    };
-    *io_.out << fmt::format("API      {}\n", url(config_.server.host, ports[0], "/v1"));
-    if (grpc_ != nullptr) {
-      *io_.out << fmt::format("gRPC     {}:{}\n", config_.server.host, grpc_->port());
-    }
-    if (metrics) {
-      *io_.out << fmt::format("metrics  {}\n", url(config_.server.host, *metrics, "/metrics"));
-    }
-    if (admin)
-      *io_.out << fmt::format("console  {}\n", url(config_.server.admin_host, *admin, "/"));
-    *io_.out << std::flush;
+    if (grpc_ != nullptr) lines.grpc = grpc_->port();
+    *io_.out << (json_ ? lines.Json() : lines.Text()) << std::flush;
   }
 
   // The signal that ends the server, or 0 when it has drained. SIGHUP means that logs were rotated.
@@ -546,10 +523,10 @@ class Server {
   const ConfigOptions* const options_;
   server::Config config_;  // as at the start
   absl::Mutex reload_mutex_;
-  absl::Mutex watch_mutex_;
-  bool stop_watching_ ABSL_GUARDED_BY(watch_mutex_) = false;
-  std::thread watchdog_;
+  const Lineage lineage_;
+  SupervisorLink* const link_;
   std::unique_ptr<ConfigWatch> config_watch_;
+  std::unique_ptr<EngineWatch> engine_watch_;
   RealClock clock_;
   Metrics metrics_;
   TraceBuffer traces_{kTracesKept};
@@ -568,12 +545,31 @@ class Server {
   std::unique_ptr<server::OllamaApi> ollama_;
   std::unique_ptr<server::KeyRing> keys_;
   std::unique_ptr<server::TlsFiles> tls_;
+  std::unique_ptr<server::Sensors> sensors_;
   std::unique_ptr<server::Admin> admin_;
   std::unique_ptr<server::Front> front_;
   std::unique_ptr<server::GrpcServer> grpc_;
   std::unique_ptr<server::HttpServer> http_;
-  std::vector<server::Door> doors_;  // of the HTTP server's ports, in order
+  // Of the HTTP server's ports, in order.
+  std::vector<server::Door> doors_;
+  std::vector<std::string> endpoints_;  // how they are asked for
 };
+
+absl::Status Serve(const Invocation* invocation, const ConfigOptions* options) {
+  ASSIGN_OR_RETURN(server::LoadedConfig loaded, options->Load(*invocation->io));
+  if (!loaded.config.server.supervise) {
+    SupervisorLink alone(-1);
+    return Server(invocation, options, std::move(loaded.config), {}, &alone).Run();
+  }
+  return Supervise([&](const Lineage& lineage, SupervisorLink* link) {
+    if (!lineage.last.empty()) {
+      // What the file says by now, as a reload would have had it; else what it said at first.
+      absl::StatusOr<server::LoadedConfig> again = options->Load(*invocation->io);
+      if (again.ok()) loaded = *std::move(again);
+    }
+    return Server(invocation, options, std::move(loaded.config), lineage, link).Run();
+  });
+}
 
 }  // namespace
 
@@ -583,11 +579,7 @@ void AddServeCommand(Command root, Invocation* invocation) {
       root.Add("serve",
                "Serve models over HTTP until SIGTERM or SIGINT, which let running requests end; a "
                "second one does not. SIGHUP opens the logs again",
-               [invocation, options] {
-                 absl::StatusOr<server::LoadedConfig> loaded = options->Load(*invocation->io);
-                 if (!loaded.ok()) return loaded.status();
-                 return Server(invocation, options.get(), std::move(loaded->config)).Run();
-               });
+               [invocation, options] { return Serve(invocation, options.get()); });
   options->AddTo(
       command, {"server", "auth", "tls", "memory", "storage", "scheduler", "kv", "device", "log"});
   options->AddModels(command);

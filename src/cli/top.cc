@@ -8,6 +8,7 @@
 #include <boost/json.hpp>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <ostream>
 
 #include "base/status.h"
@@ -103,6 +104,28 @@ std::string Heat(const json::object& model, size_t width) {
   return out;
 }
 
+// What the sensors tell, without what they do not.
+std::string SensorLine(const json::object& sensors) {
+  auto real = [&](std::string_view name) -> std::optional<double> {
+    const json::value* found = sensors.if_contains(json::string_view(name.data(), name.size()));
+    if (found == nullptr || !found->is_number()) return std::nullopt;
+    return found->to_number<double>();
+  };
+  std::string out;
+  if (const auto share = real("utilisation")) out += fmt::format("busy {:.0f}%, ", *share * 100);
+  if (const auto degrees = real("temperature_c")) out += fmt::format("{:.0f} C, ", *degrees);
+  if (const auto watts = real("power_w")) out += fmt::format("{:.0f} W, ", *watts);
+  if (real("host_available_bytes")) {
+    out += fmt::format("{} of host memory free, ",
+                       FormatBytes(Number(sensors, "host_available_bytes")));
+  }
+  out += fmt::format("{}/s from disk, {} running, {} waiting, the longest for {:.1f} s",
+                     FormatBytes(Number(sensors, "from_disk_bytes_per_s")),
+                     Number(sensors, "running"), Number(sensors, "waiting"),
+                     static_cast<double>(Number(sensors, "oldest_wait_us")) * 1e-6);
+  return out;
+}
+
 // The screen's lines. `before`: the state at the last look, for rates; null at first.
 std::vector<std::string> Lines(const json::object& state, const json::object* before) {
   std::vector<std::string> out;
@@ -119,6 +142,9 @@ std::vector<std::string> Lines(const json::object& state, const json::object* be
                             TextOf(state, "version"), TextOf(state, "device"),
                             Number(process, "uptime_s"), FormatBytes(Number(process, "rss_bytes")),
                             seconds > 0 ? tokens / seconds : 0, Number(totals, "model_switches")));
+  if (const json::value* sensors = state.if_contains("sensors")) {
+    out.push_back(SensorLine(sensors->as_object()));
+  }
   out.emplace_back();
   for (const json::value& each : state.at("tiers").as_array()) {
     const json::object& tier = each.as_object();

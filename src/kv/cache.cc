@@ -405,6 +405,14 @@ BlockRef Cache::PublishIfNew(const BlockKey& key, tier::DeviceBuffer* buffer) {
 }
 
 uint64_t Cache::Reclaim(uint64_t bytes, int64_t used_before_us) {
+  return Drop(bytes, used_before_us, nullptr);
+}
+
+uint64_t Cache::ReclaimOf(const std::string& tenant, uint64_t bytes) {
+  return Drop(bytes, std::numeric_limits<int64_t>::max(), &tenant);
+}
+
+uint64_t Cache::Drop(uint64_t bytes, int64_t used_before_us, const std::string* tenant) {
   std::vector<std::shared_ptr<Block>> dropped;  // given back after the lock
   uint64_t freed = 0;
   {
@@ -412,11 +420,13 @@ uint64_t Cache::Reclaim(uint64_t bytes, int64_t used_before_us) {
     for (auto it = order_.begin(); it != order_.end() && freed < bytes;) {
       auto entry = entries_.find(*it);
       if (entry->second.last_used_us >= used_before_us) break;
-      if (entry->second.block.use_count() > 1) {
+      const Block& block = *entry->second.block;
+      const bool foreign = tenant != nullptr && block.buffer.owner().tenant != *tenant;
+      if (entry->second.block.use_count() > 1 || foreign) {
         ++it;
         continue;
       }
-      freed += entry->second.block->buffer.bytes();
+      freed += block.buffer.bytes();
       dropped.push_back(std::move(entry->second.block));
       entries_.erase(entry);
       it = order_.erase(it);

@@ -122,6 +122,7 @@ class Cache : public tier::IdleMemory {
 
   // Idle blocks for who needs memory more (see tier::IdleMemory).
   uint64_t Reclaim(uint64_t bytes, int64_t used_before_us) override;
+  uint64_t ReclaimOf(const std::string& tenant, uint64_t bytes) override;
   int64_t OldestIdleUs() const override;
   // Drops every idle block.
   void Clear();
@@ -133,6 +134,8 @@ class Cache : public tier::IdleMemory {
   absl::Status CheckInvariants() const;
 
  private:
+  // Idle blocks last used before then, of `tenant` only if one is given, oldest first.
+  uint64_t Drop(uint64_t bytes, int64_t used_before_us, const std::string* tenant);
   struct Entry {
     std::shared_ptr<Block> block;
     int64_t last_used_us = 0;

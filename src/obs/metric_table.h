@@ -37,6 +37,14 @@ enum class MetricId {
   kErrors,
   kConfigReloads,
   kVersionRollbacks,
+  kRestarts,
+  kHostMemory,
+  kUtilisation,
+  kTemperature,
+  kPower,
+  kLinkRate,
+  kOldestWait,
+  kTenantCompute,
 };
 
 struct MetricInfo {

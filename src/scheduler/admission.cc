@@ -41,18 +41,32 @@ void SchedulerImpl::AdmitLocked(ModelQueue* queue) {
   }
   const uint64_t budget = Budget();
   const uint64_t weights = std::min(queue->model->weights().total_bytes(), budget);
-  while (!queue->waiting.empty() && queue->admissible > 0 &&
-         queue->running.size() < static_cast<size_t>(options_.max_batch)) {
-    std::unique_ptr<LiveRequest>& live = queue->waiting.front();
+  const int64_t now_us = clock_->NowUs();
+  auto has_place = [&](const LiveRequest& live) {
+    mutex_.AssertHeld();
+    const int band = BandOf(live, now_us);
+    const auto taken =
+        std::count_if(queue->running.begin(), queue->running.end(),
+                      [&](const auto& other) { return BandOf(*other, now_us) <= band; });
+    return taken < options_.max_batch;
+  };
+  for (size_t at = 0; at < queue->waiting.size() && queue->admissible > 0;) {
+    std::unique_ptr<LiveRequest>& live = queue->waiting[at];
+    if (!has_place(*live)) break;
     JoinLocked(*queue, live.get());
     const uint64_t need = queue->BookedBytes(*live) + queue->AdapterBytes(*live);
+    // Who finds the tenant's quota taken lets others by.
+    if (!FitsQuotaLocked(live->request->tenant, need)) {
+      ++at;
+      continue;
+    }
     // Alone, a request that can fit at all is let in and grows as far as it can.
     if (running > 0 && weights + kv_bytes + need > budget) break;
     kv_bytes += queue->BookedBytes(*live);
     ++running;
     BeginKvLocked(queue, live.get());
     queue->running.push_back(std::move(live));
-    queue->waiting.pop_front();
+    queue->waiting.erase(queue->waiting.begin() + static_cast<ptrdiff_t>(at));
     --queue->admissible;
     --waiting_;
   }
@@ -307,9 +321,13 @@ bool SchedulerImpl::HandleStepError(ModelQueue* queue, const std::vector<LiveReq
     if (absl::IsUnavailable(status) && SettleEarlyLocked(step, false, 0)) return true;
     const bool cancelled = absl::IsCancelled(status);
     const bool no_memory = absl::IsResourceExhausted(status);
+    const bool over_quota = no_memory && QuotaHitLocked(*queue, step);
     // Blocks that are being written down are free in a moment.
     if (no_memory && options_.cache != nullptr && options_.cache->moving()) return false;
-    const bool made_room = no_memory && (DropDraftsLocked() || PreemptLocked(queue));
+    bool made_room = no_memory && DropDraftsLocked();
+    if (no_memory && !made_room) {
+      made_room = over_quota ? MakeRoomInQuotaLocked(step) : PreemptLocked(queue);
+    }
     if (!cancelled && !made_room) {
       for (LiveRequest* live : step) {
         finished.emplace_back(TakeRunningLocked(queue, live),

@@ -1,6 +1,7 @@
 #include "scheduler/arbiter.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <tuple>
 
@@ -80,6 +81,7 @@ int32_t LongestWaiting(const ArbiterInput& input, std::span<const Demand> demand
   int32_t best = -1;
   for (size_t i = 0; i < demands.size(); ++i) {
     if (static_cast<int32_t>(i) == input.current || !HasWork(input.models[i], demands[i])) continue;
+    if (input.models[i].held) continue;
     if (best < 0 || input.models[i].waiting_since_us <
                         input.models[static_cast<size_t>(best)].waiting_since_us) {
       best = static_cast<int32_t>(i);
@@ -163,7 +165,10 @@ struct Candidate {
 void ChooseRequests(const ArbiterOptions& options, const ArbiterInput& input,
                     ArbiterDecision* decision) {
   const ArbiterModel& model = input.models[static_cast<size_t>(decision->model)];
-  const auto room = static_cast<size_t>(std::max(0, options.max_batch - model.running));
+  // Of each class: running requests of it and of better ones.
+  std::array<int32_t, kNoBand> taken = {model.running - model.worse_than[0],
+                                        model.running - model.worse_than[1], model.running};
+  const auto room = static_cast<size_t>(std::max(0, options.max_batch - taken[0]));
   if (room == 0 || !decision->admit) return;
   std::vector<std::vector<Candidate>> by_tenant(input.tenants.size());
   for (size_t i = 0; i < input.queued.size(); ++i) {
@@ -187,7 +192,8 @@ void ChooseRequests(const ArbiterOptions& options, const ArbiterInput& input,
     int32_t best = -1;
     for (size_t t = 0; t < by_tenant.size(); ++t) {
       if (next[t] == by_tenant[t].size()) continue;
-      if (options.tenant_running > 0 && tenants[t].running >= options.tenant_running) continue;
+      const int32_t limit = tenants[t].limit > 0 ? tenants[t].limit : options.tenant_running;
+      if (limit > 0 && tenants[t].running >= limit) continue;
       if (best >= 0) {
         const auto b = static_cast<size_t>(best);
         const Candidate &mine = by_tenant[t][next[t]], &theirs = by_tenant[b][next[b]];
@@ -202,6 +208,10 @@ void ChooseRequests(const ArbiterOptions& options, const ArbiterInput& input,
     }
     if (best < 0) return;
     const auto t = static_cast<size_t>(best);
+    // Candidates come by band: who finds no room is followed by none who does.
+    const auto band = static_cast<size_t>(by_tenant[t][next[t]].band);
+    if (taken[band] >= options.max_batch) return;
+    for (size_t worse = band; worse < taken.size(); ++worse) ++taken[worse];
     decision->order.push_back(by_tenant[t][next[t]++].index);
     tenants[t].served += kExpectedTokens;
     ++tenants[t].running;

@@ -12,11 +12,13 @@
 // - Among the others the next is the one of the best band; within a band, the highest of
 //   qps_weight x (waiting requests per second of loading) + latency_weight x (longest wait), each
 //   as a share of the largest among the candidates.
+// - A model whose requests all give way (ArbiterModel::held) has no turn among models that fit.
 // - A model takes in requests by band, then the tenant that has been served least for its weight,
 //   then arrival. Tenants at their limit of running requests wait.
 #ifndef TERRACE_SCHEDULER_ARBITER_H_
 #define TERRACE_SCHEDULER_ARBITER_H_
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -34,7 +36,7 @@ struct ArbiterOptions {
   int64_t aging_us = 30'000'000;  // 0: never
   double qps_weight = 0.7;
   double latency_weight = 0.3;
-  int32_t max_batch = 16;      // running requests of one model
+  int32_t max_batch = 16;      // running requests of one model, of a class and those better
   int32_t tenant_running = 0;  // running requests of one tenant; 0: no limit
 };
 
@@ -53,12 +55,18 @@ struct ArbiterModel {
   uint64_t weight_bytes = 0;
   uint64_t kv_bytes = 0;  // of its running requests
   int64_t load_us = 0;    // to bring the weights that are missing
+  // All of its requests give way now (see shares.h): no turn while another has work.
+  bool held = false;
+  // Of `running`: those of a worse class than realtime, and than standard. They take no places from
+  // better ones.
+  std::array<int32_t, 2> worse_than = {};
 };
 
 struct ArbiterTenant {
   double served = 0;  // tokens
   double weight = 1;  // > 0: its share
   int32_t running = 0;
+  int32_t limit = 0;  // of `running`; 0: ArbiterOptions::tenant_running
 };
 
 struct ArbiterInput {

@@ -26,12 +26,23 @@ constexpr int kMostWaitSeconds = 600;
 }  // namespace
 
 void SchedulerImpl::ViewLocked(View* view) {
+  const int64_t now_us = clock_->NowUs();
   std::map<std::string_view, int32_t> tenant_index;
+  std::vector<int> bands;  // by tenant: the best
   auto tenant_of = [&](const LiveRequest& live) {
     mutex_.AssertHeld();
     const auto [entry, added] =
         tenant_index.emplace(live.request->tenant, static_cast<int32_t>(view->tenants.size()));
-    if (added) view->tenants.push_back({.served = tenants_[live.request->tenant]});
+    if (added) {
+      const TenantTerms& terms = TermsLocked(live.request->tenant);
+      view->tenants.push_back({.served = tenants_[live.request->tenant],
+                               .weight = terms.share,
+                               .limit = terms.running});
+      bands.push_back(BandOf(live, now_us));
+    } else {
+      int& band = bands[static_cast<size_t>(entry->second)];
+      if (band > 0) band = std::min(band, BandOf(live, now_us));
+    }
     return entry->second;
   };
   for (const auto& [name, queue] : queues_) CollectKvLocked(queue.get());
@@ -49,6 +60,9 @@ void SchedulerImpl::ViewLocked(View* view) {
       if (!live->can_step()) continue;
       ++model.running;
       model.running_sla = std::min(model.running_sla, live->request->sla);
+      for (size_t i = 0; i < model.worse_than.size(); ++i) {
+        model.worse_than[i] += BandOf(*live, now_us) > static_cast<int>(i);
+      }
     }
     for (const auto& live : queue->waiting) {
       view->queued.push_back({.model = index,
@@ -65,6 +79,10 @@ void SchedulerImpl::ViewLocked(View* view) {
     view->models.push_back(model);
     view->names.push_back(&name);
   }
+  for (const auto& [tenant, index] : tenant_index) {
+    shares_.See(tenant, bands[static_cast<size_t>(index)], now_us);
+  }
+  HoldGuestsLocked(view, now_us);
   active_tenants_.clear();
   least_served_ = 0;
   for (const auto& [tenant, index] : tenant_index) {
@@ -75,6 +93,7 @@ void SchedulerImpl::ViewLocked(View* view) {
 }
 
 ArbiterDecision SchedulerImpl::DecideLocked() {
+  EnforceQuotasLocked();
   View view;
   ViewLocked(&view);
   const int64_t now_us = clock_->NowUs();
@@ -107,8 +126,9 @@ ArbiterDecision SchedulerImpl::DecideLocked() {
 
 void SchedulerImpl::BringForwardLocked(ModelQueue* queue, std::span<LiveRequest* const> first) {
   // Who comes until the step begins may join, unless tenants are held to a number.
-  queue->admissible = arbiter_options_.tenant_running > 0 ? static_cast<int32_t>(first.size())
-                                                          : std::numeric_limits<int32_t>::max();
+  const bool limited = arbiter_options_.tenant_running > 0 || !terms_.empty();
+  queue->admissible =
+      limited ? static_cast<int32_t>(first.size()) : std::numeric_limits<int32_t>::max();
   bool in_order = true;
   for (size_t i = 0; i < first.size(); ++i) in_order &= queue->waiting[i].get() == first[i];
   if (in_order) return;

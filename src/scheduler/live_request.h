@@ -35,6 +35,7 @@ struct LiveRequest {
   std::vector<int32_t> tokens;     // prompt and what was generated
   int32_t generated = 0;           // an end token is not counted
   int32_t token_limit = 0;         // of tokens.size()
+  bool guest = false;              // gives way to others in the step that is built (shares.h)
   std::optional<kv::Sequence> kv;  // while admitted
 
   // KV on its way from below; the request is in no step meanwhile, unless it is let in early.

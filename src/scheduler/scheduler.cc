@@ -11,6 +11,7 @@
 #include "base/retry_after.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "os/thread_usage.h"
 #include "scheduler/scheduler_impl.h"
 
 namespace terrace::scheduler {
@@ -137,6 +138,8 @@ absl::Status SchedulerImpl::Submit(std::unique_ptr<Request> request) {
         model.name(), FormatBytes(model.weights().total_bytes()), FormatBytes(need), prompt,
         FormatBytes(budget)));
   }
+  const int32_t quota_tokens = QuotaTokensLocked(*queue, request->tenant);
+  if (prompt >= quota_tokens) return OverQuotaLocked(*request, quota_tokens);
   if (waiting_ >= options_.max_queue) {
     const int wait_s = ExpectedWaitSecondsLocked();
     absl::Status full = absl::ResourceExhaustedError(
@@ -154,8 +157,8 @@ absl::Status SchedulerImpl::Submit(std::unique_ptr<Request> request) {
   live->submitted_us = clock_->NowUs();
   live->tokens = request->prompt;
   live->adapter = it->second.adapter;
-  live->token_limit = static_cast<int32_t>(
-      std::min<int64_t>(model.max_context(), int64_t{prompt} + request->max_tokens));
+  live->token_limit = static_cast<int32_t>(std::min<int64_t>(
+      {model.max_context(), int64_t{prompt} + request->max_tokens, quota_tokens}));
   const uint64_t seed = request->sampling.seed.value_or(random_.Next());
   NoteArrivalLocked(request->tenant);
   live->request = std::move(request);
@@ -169,6 +172,14 @@ absl::Status SchedulerImpl::Submit(std::unique_ptr<Request> request) {
   SetQueueGaugesLocked(*queue);
   wake_ = true;
   return absl::OkStatus();
+}
+
+absl::Status SchedulerImpl::OverQuotaLocked(const Request& request, int32_t quota_tokens) const {
+  return absl::ResourceExhaustedError(fmt::format(
+      "the prompt has {} tokens, but the memory quota of tenant '{}' ({}) has room for {} of "
+      "model '{}'",
+      request.prompt.size(), request.tenant, FormatBytes(TermsLocked(request.tenant).memory_bytes),
+      quota_tokens, request.model));
 }
 
 void SchedulerImpl::Cancel(const std::string& request_id) {
@@ -206,10 +217,28 @@ SchedulerState SchedulerImpl::State() const {
   absl::MutexLock lock(&mutex_);
   SchedulerState state = totals_;
   state.draining = draining_;
+  state.parked = parked_ && !wake_;
+  const int64_t now_us = clock_->NowUs();
+  std::map<std::string_view, TenantQueueState> tenants;
+  auto tenant_of = [&](const LiveRequest& live) -> TenantQueueState& {
+    mutex_.AssertHeld();
+    const auto [entry, added] = tenants.try_emplace(live.request->tenant);
+    if (added) {
+      entry->second.tenant = live.request->tenant;
+      entry->second.computed_us = shares_.Used(live.request->tenant, now_us);
+    }
+    return entry->second;
+  };
   for (const auto& [name, queue] : queues_) {
     state.models.push_back({name, static_cast<int32_t>(queue->waiting.size()),
                             static_cast<int32_t>(queue->running.size())});
+    for (const auto& live : queue->running) ++tenant_of(*live).running;
+    for (const auto& live : queue->waiting) {
+      ++tenant_of(*live).waiting;
+      state.oldest_wait_us = std::max(state.oldest_wait_us, now_us - live->submitted_us);
+    }
   }
+  for (auto& [name, tenant] : tenants) state.tenants.push_back(std::move(tenant));
   return state;
 }
 
@@ -254,7 +283,15 @@ void SchedulerImpl::CollectCancelledLocked(Finished* finished) {
   }
 }
 
+void SchedulerImpl::ParkLocked(absl::Duration most) {
+  parked_ = true;
+  mutex_.AwaitWithTimeout(absl::Condition(&wake_), most);
+  parked_ = false;
+  wake_ = false;
+}
+
 void SchedulerImpl::Loop() {
+  os::NameThisThread("engine");
   for (;;) {
     Finished finished;
     ModelQueue* queue = nullptr;
@@ -273,15 +310,13 @@ void SchedulerImpl::Loop() {
         if (stopping_) return;
         const absl::Duration wait =
             decision.wait_us >= 0 ? absl::Microseconds(decision.wait_us) : absl::InfiniteDuration();
-        mutex_.AwaitWithTimeout(absl::Condition(&wake_), wait);
-        wake_ = false;
+        ParkLocked(wait);
       }
     }
     Finish(std::move(finished));
     if (queue == nullptr || RunStep(queue, admit)) continue;
     absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(&wake_), kStallWait);
-    wake_ = false;
+    ParkLocked(kStallWait);
   }
 }
 

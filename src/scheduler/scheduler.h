@@ -7,6 +7,8 @@
 #define TERRACE_SCHEDULER_SCHEDULER_H_
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,6 +33,15 @@ class Cache;
 
 namespace terrace::scheduler {
 
+// What a tenant may have.
+struct TenantTerms {
+  double share = 1;           // of computing when several want it; above 0
+  uint64_t memory_bytes = 0;  // of device memory for its KV; 0: no quota
+  int32_t running = 0;        // requests at once; 0: SchedulerOptions::tenant_running
+};
+// By name; those that are not named have the defaults.
+using TenantTable = std::map<std::string, TenantTerms, std::less<>>;
+
 struct SchedulerOptions {
   int32_t max_queue = 1024;   // requests waiting; one more is refused
   int32_t max_batch = 16;     // sequences of one model in a step
@@ -44,6 +55,7 @@ struct SchedulerOptions {
   double qps_weight = 0.7;
   double latency_weight = 0.3;
   int32_t tenant_running = 0;
+  TenantTable tenants;
   uint64_t seed = 0;  // of the seeds drawn for requests that bring none
   // Shares KV between requests and keeps it afterwards; null: each request computes all of its own.
   // Must outlive the scheduler.
@@ -56,11 +68,21 @@ struct ModelQueueState {
   int32_t running = 0;
 };
 
+struct TenantQueueState {
+  std::string tenant;
+  int32_t waiting = 0;
+  int32_t running = 0;
+  double computed_us = 0;  // lately: decays with ComputeShares::kMemoryUs
+};
+
 struct SchedulerState {
   bool draining = false;
+  bool parked = false;  // its thread sleeps until something changes, and nothing has
   std::vector<ModelQueueState> models;
-  uint64_t prompt_tokens = 0;     // prefilled since start
-  uint64_t generated_tokens = 0;  // since start
+  std::vector<TenantQueueState> tenants;  // those with requests now
+  int64_t oldest_wait_us = 0;             // of a waiting request; 0: none waits
+  uint64_t prompt_tokens = 0;             // prefilled since start
+  uint64_t generated_tokens = 0;          // since start
   uint64_t model_switches = 0;
   int64_t last_step_us = 0;  // clock time of the last finished step
 };
@@ -93,6 +115,9 @@ class Scheduler {
   // Refuses new requests and returns when those taken have ended, or after `timeout_us` (then
   // cancels the rest). True if all ended by themselves.
   virtual bool Drain(int64_t timeout_us) = 0;
+
+  // Takes effect at the next decision; what tenants hold beyond a lower quota goes first.
+  virtual void SetTenants(TenantTable tenants) = 0;
 
   virtual SchedulerState State() const = 0;
 };

@@ -6,7 +6,6 @@
 #define TERRACE_SCHEDULER_SCHEDULER_IMPL_H_
 
 #include <algorithm>
-#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -18,6 +17,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "base/random.h"
 #include "engine/engine.h"
 #include "kv/cache.h"
@@ -26,7 +26,9 @@
 #include "scheduler/live_request.h"
 #include "scheduler/model_queue.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/shares.h"
 #include "scheduler/step_budget.h"
+#include "scheduler/step_work.h"
 
 namespace terrace::scheduler {
 
@@ -47,6 +49,7 @@ class SchedulerImpl final : public Scheduler {
                         .latency_weight = options.latency_weight,
                         .max_batch = options.max_batch,
                         .tenant_running = options.tenant_running};
+    SetTenants(options.tenants);
     thread_ = std::thread([this] { Loop(); });
   }
 
@@ -74,27 +77,17 @@ class SchedulerImpl final : public Scheduler {
   void Cancel(const std::string& request_id) override;
   bool Drain(int64_t timeout_us) override;
   SchedulerState State() const override;
+  void SetTenants(TenantTable tenants) override;
 
  private:
-  // What a step computes: entry i is of request i.
-  struct StepWork {
-    std::vector<LiveRequest*> requests;
-    std::vector<engine::StepEntry> entries;
-    int32_t decode_rows = 0;
-    int32_t prompt_rows = 0;
-  };
-  // A name that requests may ask for: a model, or an adapter of one.
-  struct ServedName {
-    ModelQueue* queue = nullptr;
-    std::shared_ptr<const engine::Adapter> adapter;  // null: the model itself
-    bool removed = false;                            // its last requests are waited for
-  };
   using Finished = std::vector<std::pair<std::unique_ptr<LiveRequest>, FinishInfo>>;
 
   absl::Status AddNameLocked(const std::string& name, std::shared_ptr<engine::EngineModel> model,
                              std::shared_ptr<const engine::Adapter> adapter)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Loop();
+  // Sleeps until something changes, or for `most`.
+  void ParkLocked(absl::Duration most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Runs one step of `queue`; false if none of its requests could go on.
   bool RunStep(ModelQueue* queue, bool admit) ABSL_LOCKS_EXCLUDED(mutex_);
   // Gives a request its KV: empty, or begun with what the cache holds.
@@ -143,16 +136,40 @@ class SchedulerImpl final : public Scheduler {
   void CancelAllLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::unique_ptr<LiveRequest> TakeRunningLocked(ModelQueue* queue, const LiveRequest* live)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What the arbiter decides on.
-  struct View {
-    std::vector<ArbiterModel> models;
-    std::vector<const std::string*> names;  // of `models`
-    std::vector<QueuedView> queued;
-    std::vector<LiveRequest*> waiting;  // as `queued`
-    std::vector<ArbiterTenant> tenants;
-    int32_t current = -1;
-    int64_t deadline_us = 0;  // the first at which a waiting request gives up; 0: none
-  };
+  // Whether a request gives way now, and how urgent it counts.
+  bool IsGuestLocked(const LiveRequest& live, int64_t now_us) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int BandOf(const LiveRequest& live, int64_t now_us) const {
+    return Band(arbiter_options_, live.request->sla, now_us - live.submitted_us);
+  }
+  // Marks who gives way (in View::models too), once all who are there have been seen.
+  void HoldGuestsLocked(View* view, int64_t now_us) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Adds rows of those who wait for a step of `queue`, guests or others.
+  void AddRowsLocked(ModelQueue* queue, bool guests, int64_t now_us, StepWork* work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What each tenant's requests took of a step.
+  void ChargeLocked(ModelQueue* queue, const StepWork& work, int64_t busy_us)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  const TenantTerms& TermsLocked(std::string_view tenant) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // KV that the tenant's running requests hold or take in their next step.
+  uint64_t TenantKvLocked(std::string_view tenant, int32_t* running) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The most tokens of one request that the tenant's quota has room for.
+  int32_t QuotaTokensLocked(const ModelQueue& queue, const std::string& tenant) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status OverQuotaLocked(const Request& request, int32_t quota_tokens) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Sends the youngest request of each tenant that is over its quota back to wait.
+  void EnforceQuotasLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // After a step that ran into a tenant's quota: true if one of its requests gave way.
+  bool PreemptTenantLocked(std::string_view tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool FitsQuotaLocked(const std::string& tenant, uint64_t more_bytes) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // True if a tenant of this step has no room for a block more, whatever the device has.
+  bool QuotaHitLocked(const ModelQueue& queue, const std::vector<LiveRequest*>& step) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MakeRoomInQuotaLocked(const std::vector<LiveRequest*>& step)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ViewLocked(View* view) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ArbiterDecision DecideLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Puts these of its waiting requests first, in this order, and lets only them in.
@@ -215,7 +232,10 @@ class SchedulerImpl final : public Scheduler {
   std::map<std::string, double> tenants_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string, std::less<>> active_tenants_ ABSL_GUARDED_BY(mutex_);
   double least_served_ ABSL_GUARDED_BY(mutex_) = 0;
-  double recent_ends_ ABSL_GUARDED_BY(mutex_) = 0;  // a decaying count
+  TenantTable terms_ ABSL_GUARDED_BY(mutex_);
+  ComputeShares shares_ ABSL_GUARDED_BY(mutex_);
+  bool favoured_live_ ABSL_GUARDED_BY(mutex_) = false;  // somebody who gives way to none can step
+  double recent_ends_ ABSL_GUARDED_BY(mutex_) = 0;      // a decaying count
   int64_t first_end_us_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t last_end_us_ ABSL_GUARDED_BY(mutex_) = 0;
   int32_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -225,6 +245,7 @@ class SchedulerImpl final : public Scheduler {
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool wake_ ABSL_GUARDED_BY(mutex_) = false;
+  bool parked_ ABSL_GUARDED_BY(mutex_) = false;
   // Set when a sequence had to give way for memory, until another ends: letting it in at once would
   // only repeat that.
   bool hold_admission_ ABSL_GUARDED_BY(mutex_) = false;

@@ -22,12 +22,16 @@ constexpr int32_t kGuessRows = 16;
 // Rows that a draft model may catch up on beside one step, so that a long prompt does not stall the
 // streams of others.
 constexpr int32_t kDraftCatchUpRows = 64;
+// What a step is held to that reads prompts, long ones too.
+constexpr double kLongestStepUs = 500'000;
+// Prompt rows of those who give way before it is known what a row costs.
+constexpr int32_t kUnknownGuestRows = 16;
 // Tokens without guesses after guesses were wrong again and again.
 constexpr int32_t kGuessPause = 16;
 
 }  // namespace
 
-void SchedulerImpl::BuildStepLocked(ModelQueue* queue, int64_t now_us, StepWork* work) {
+void SchedulerImpl::AddRowsLocked(ModelQueue* queue, bool guests, int64_t now_us, StepWork* work) {
   auto add = [&](LiveRequest* live, int32_t count) {
     engine::StepEntry entry;
     entry.kv = &*live->kv;
@@ -38,6 +42,7 @@ void SchedulerImpl::BuildStepLocked(ModelQueue* queue, int64_t now_us, StepWork*
     entry.adapter = live->adapter.get();
     work->entries.push_back(entry);
     work->requests.push_back(live);
+    (guests ? work->guests : work->favoured) = true;
     if (live->started_us != 0) return;
     live->started_us = now_us;
     metrics_->Observe(MetricId::kQueueSeconds, {queue->model->name()},
@@ -57,26 +62,42 @@ void SchedulerImpl::BuildStepLocked(ModelQueue* queue, int64_t now_us, StepWork*
   }
   // Streams that decode come first, so that a long prompt does not stall them; prompts share what
   // the budget leaves.
-  for (auto& live : queue->running) {
-    if (!live->can_step() || live->pending() != 1 || work->decode_rows >= options_.step_tokens) {
-      continue;
-    }
-    add(live.get(), 1);
-    ++work->decode_rows;
-  }
   std::vector<LiveRequest*> prompts;
   std::vector<int32_t> pending;
   for (auto& live : queue->running) {
-    if (!live->can_step() || live->pending() <= 1) continue;
-    prompts.push_back(live.get());
-    pending.push_back(live->pending());
+    if (!live->can_step() || live->guest != guests || live->pending() < 1) continue;
+    if (live->pending() > 1) {
+      prompts.push_back(live.get());
+      pending.push_back(live->pending());
+    } else if (work->decode_rows < options_.step_tokens) {
+      add(live.get(), 1);
+      ++work->decode_rows;
+    }
   }
-  const std::vector<int32_t> rows =
-      SharePromptRows(pending, queue->budget.PromptRows(work->decode_rows));
+  if (prompts.empty()) return;
+  int32_t room = queue->budget.PromptRows(work->decode_rows) - work->prompt_rows;
+  // Whoever comes next finds no long step under way.
+  const StepBudget& budget = queue->budget;
+  room = std::min(room, guests ? budget.RowsWithin(ComputeShares::kSliceUs, kUnknownGuestRows)
+                               : budget.RowsWithin(kLongestStepUs, room));
+  const std::vector<int32_t> rows = SharePromptRows(pending, std::max(room, 0));
   for (size_t i = 0; i < prompts.size(); ++i) {
     if (rows[i] == 0) continue;
     add(prompts[i], rows[i]);
     work->prompt_rows += rows[i];
+  }
+}
+
+void SchedulerImpl::BuildStepLocked(ModelQueue* queue, int64_t now_us, StepWork* work) {
+  work->others = favoured_live_;
+  for (auto& live : queue->running) {
+    live->guest = IsGuestLocked(*live, now_us);
+    work->others |= live->can_step() && !live->guest;
+  }
+  AddRowsLocked(queue, /*guests=*/false, now_us, work);
+  // Those who give way run too if there is nothing else to do.
+  if (work->entries.empty() || shares_.GuestsMayRun()) {
+    AddRowsLocked(queue, /*guests=*/true, now_us, work);
   }
 }
 
@@ -175,6 +196,7 @@ bool SchedulerImpl::TakeLogits(LiveRequest* live, const engine::StepEntry& step_
 void SchedulerImpl::MeasureLocked(ModelQueue* queue, const StepWork& work, int64_t busy_us) {
   if (busy_us <= 0) return;
   queue->budget.OnStep(work.decode_rows, work.prompt_rows, busy_us);
+  ChargeLocked(queue, work, busy_us);
   double& average = queue->prefill_tokens_per_s;
   // Beside streams, prompts are read in small pieces and seem slow; better than knowing nothing.
   if (work.prompt_rows < kRateRows || (work.decode_rows > 0 && average > 0)) return;

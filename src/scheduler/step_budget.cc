@@ -1,13 +1,13 @@
 #include "scheduler/step_budget.h"
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
 
 namespace terrace::scheduler {
 namespace {
 
 constexpr double kWeight = 0.25;
+constexpr double kQuickWeight = 0.5;
 // One slow step (the machine was busy with something else) counts as this much slower at most.
 constexpr double kOutlier = 2.0;
 // Fewer rows than this a step would hardly ever end a prompt.
@@ -26,10 +26,6 @@ void Average(double sample, double* average) {
 
 }  // namespace
 
-StepBudget::Alone& StepBudget::For(int32_t decode_rows) {
-  return alone_[static_cast<size_t>(std::bit_width(static_cast<uint32_t>(decode_rows)) - 1)];
-}
-
 int32_t StepBudget::PromptRows(int32_t decode_rows) {
   const int32_t most = std::max(step_rows_ - decode_rows, 0);
   if (decode_rows <= 0 || stretch_ <= 0) return most;
@@ -42,8 +38,19 @@ int32_t StepBudget::PromptRows(int32_t decode_rows) {
   return std::min(most, std::max(std::min(fits, grown), kLeastRows));
 }
 
+int32_t StepBudget::RowsWithin(double us, int32_t unknown) const {
+  if (row_us_ == 0) return unknown;
+  const auto fits = static_cast<int32_t>(std::min(us / row_us_, 1e6));
+  return std::min(step_rows_, std::max(fits, kLeastRows));
+}
+
 void StepBudget::OnStep(int32_t decode_rows, int32_t prompt_rows, int64_t took_us) {
   const auto us = static_cast<double>(std::max<int64_t>(took_us, 1));
+  if (prompt_rows > 0) {
+    const double alone_us = decode_rows > 0 ? For(decode_rows).us : 0;
+    const double sample = std::max(us - alone_us, us * 0.01) / prompt_rows;
+    row_us_ += (row_us_ == 0 ? 1 : kQuickWeight) * (sample - row_us_);
+  }
   if (decode_rows <= 0) {
     // Large pieces are cheaper a row than the small ones that fit beside streams: this only says
     // where to begin.

@@ -6,6 +6,7 @@
 #define TERRACE_SCHEDULER_STEP_BUDGET_H_
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -21,6 +22,15 @@ class StepBudget {
   // Prompt rows that may join `decode_rows` rows. 0 asks for a step without prompts, which is then
   // the measure for the next ones; that is asked for once in a while only.
   int32_t PromptRows(int32_t decode_rows);
+  // Prompt rows that take about `us` by what they cost last (deep in a long prompt a row costs many
+  // times what it does at the start); a few at least. `unknown`: before anything was measured.
+  int32_t RowsWithin(double us, int32_t unknown) const;
+  // What a step of so many decode rows alone takes; 0: not known yet.
+  double AloneUs(int32_t decode_rows) const {
+    return decode_rows <= 0 ? 0 : alone_[IndexOf(decode_rows)].us;
+  }
+  // What one prompt row cost last; 0: not known yet.
+  double row_us() const { return row_us_; }
   // Tells what a step took.
   void OnStep(int32_t decode_rows, int32_t prompt_rows, int64_t took_us);
 
@@ -31,12 +41,16 @@ class StepBudget {
     int32_t mixed = 0;  // mixed steps since the last measure
   };
   static constexpr int32_t kRefresh = 64;
-  Alone& For(int32_t decode_rows);
+  static size_t IndexOf(int32_t decode_rows) {
+    return static_cast<size_t>(std::bit_width(static_cast<uint32_t>(decode_rows)) - 1);
+  }
+  Alone& For(int32_t decode_rows) { return alone_[IndexOf(decode_rows)]; }
 
   int32_t step_rows_;
   double stretch_;
   std::array<Alone, 32> alone_;
   double prompt_row_us_ = 0;  // moving average of what one more prompt row costs
+  double row_us_ = 0;         // the same in whatever step, by the last few
   int32_t last_rows_ = 0;     // prompt rows of the last mixed step
 };
 

@@ -118,6 +118,17 @@ json::array TiersJson(const tier::TierSnapshot& tiers) {
   return out;
 }
 
+json::array TenantsJson(const scheduler::SchedulerState& queue) {
+  json::array out;
+  for (const scheduler::TenantQueueState& tenant : queue.tenants) {
+    out.push_back(json::object{{"tenant", Text(tenant.tenant.empty() ? "default" : tenant.tenant)},
+                               {"waiting", tenant.waiting},
+                               {"running", tenant.running},
+                               {"computed_us", tenant.computed_us}});
+  }
+  return out;
+}
+
 std::string QueryValue(std::string_view query, std::string_view name) {
   for (const std::string_view part : Split(query, '&')) {
     const size_t equals = part.find('=');
@@ -168,6 +179,8 @@ std::string Admin::StateJson() const {
                               {"model_switches", queue.model_switches},
                               {"checksum_failures", tiers.checksum_failures}}},
       {"last_step_us", queue.last_step_us},
+      {"tenants", TenantsJson(queue)},
+      {"sensors", json::parse(SensorJson(deps_.sensors()))},
       {"traces", deps_.traces->size()}};
   return json::serialize(state);
 }

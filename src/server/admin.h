@@ -1,7 +1,7 @@
 // The admin port: the console's files, and below /admin what it shows and does. Everything that it
 // shows is also there for scripts. Thread-safe.
 //
-//   GET  /admin/state               models, tiers, ledger, links, queue, process
+//   GET  /admin/state               models, tiers, ledger, links, queue, tenants, sensors, process
 //   GET  /admin/logs?after=N        the last lines of the server's log
 //   GET  /admin/traces[?trace=ID]   the last requests as Perfetto JSON
 //   POST /admin/models/NAME/load    and unload, evict
@@ -19,6 +19,7 @@
 #include "server/exchange.h"
 #include "server/model_control.h"
 #include "server/model_source.h"
+#include "server/sensors.h"
 #include "tier/tier_manager.h"
 
 namespace terrace {
@@ -40,6 +41,7 @@ struct AdminDeps {
   std::function<tier::TierSnapshot()> tiers;
   std::function<scheduler::SchedulerState()> queue;
   std::function<absl::Status()> reload;
+  std::function<SensorReading()> sensors;
 };
 
 class Admin final : public HttpHandler {

@@ -81,6 +81,8 @@ class Reader {
         Error(place, fmt::format("'{}' is given twice", name));
       } else if (name == "models") {
         ReadModels(entry.second);
+      } else if (name == "tenants") {
+        ReadTenants(entry.second);
       } else if (const ConfigKey* key = FindKey(name)) {
         if (!entry.second.IsScalar()) {
           Error(place, fmt::format("{}: expected a {}", name, key->kind));
@@ -116,35 +118,61 @@ class Reader {
         continue;
       }
       ModelConfig model;
-      if (!ReadModel(item, &model)) continue;
+      if (!ReadEntry(item, "model", ModelConfigKeys(), {"name", "source"}, &model)) continue;
       if (IsPath(model.source)) model.source = BesideFile(model.source);
       AddModel(std::move(model), place);
     }
   }
 
-  bool ReadModel(const YAML::Node& item, ModelConfig* model) {
+  void ReadTenants(const YAML::Node& list) {
+    if (list.IsNull()) return;
+    if (!list.IsSequence() || list.size() > kMaxModels) {
+      Error(Place(list.Mark()), "tenants: expected a list, such as - {name: team, share: 2}");
+      return;
+    }
+    for (const YAML::Node& item : list) {
+      TenantConfig tenant;
+      if (!item.IsMap()) {
+        Error(Place(item.Mark()), "tenants: expected an entry such as {name: team, share: 2}");
+      } else if (ReadEntry(item, "tenant", TenantConfigKeys(), {"name"}, &tenant)) {
+        const auto& known = loaded_.config.tenants;
+        if (std::any_of(known.begin(), known.end(),
+                        [&](const TenantConfig& other) { return other.name == tenant.name; })) {
+          Error(Place(item.Mark()), fmt::format("the tenant '{}' is given twice", tenant.name));
+        }
+        loaded_.config.tenants.push_back(std::move(tenant));
+      }
+    }
+  }
+
+  // One entry of the list of `what`s, with the keys that it needs.
+  template <typename Target>
+  bool ReadEntry(const YAML::Node& item, string_view what,
+                 std::span<const ConfigKeyOf<Target>> keys,
+                 std::initializer_list<string_view> needs, Target* target) {
     size_t errors_before = errors_.size();
     std::set<std::string> seen;
     for (const auto& entry : item) {
       std::string place = Place(entry.first.Mark());
       std::string name = entry.first.IsScalar() ? entry.first.Scalar() : "";
-      auto key = std::find_if(ModelConfigKeys().begin(), ModelConfigKeys().end(),
-                              [&](const ModelConfigKey& k) { return k.name == name; });
-      if (key == ModelConfigKeys().end()) {
+      auto key = std::find_if(keys.begin(), keys.end(),
+                              [&](const ConfigKeyOf<Target>& k) { return k.name == name; });
+      if (key == keys.end()) {
         std::vector<std::string> names;
-        for (const ModelConfigKey& k : ModelConfigKeys()) names.emplace_back(k.name);
-        Error(place, fmt::format("unknown key '{}' of a model; {}", name, Suggestion(name, names)));
+        for (const ConfigKeyOf<Target>& k : keys) names.emplace_back(k.name);
+        Error(place,
+              fmt::format("unknown key '{}' of a {}; {}", name, what, Suggestion(name, names)));
       } else if (!seen.insert(name).second) {
         Error(place, fmt::format("'{}' is given twice", name));
       } else if (!entry.second.IsScalar()) {
-        Error(place, fmt::format("models: {}: expected a {}", name, key->kind));
-      } else if (absl::Status set = key->set(entry.second.Scalar(), model); !set.ok()) {
-        Error(place, fmt::format("models: {}: {}", name, Message(set)));
+        Error(place, fmt::format("{}s: {}: expected a {}", what, name, key->kind));
+      } else if (absl::Status set = key->set(entry.second.Scalar(), target); !set.ok()) {
+        Error(place, fmt::format("{}s: {}: {}", what, name, Message(set)));
       }
     }
-    for (string_view needed : {"name", "source"}) {
+    for (string_view needed : needs) {
       if (!seen.contains(std::string(needed))) {
-        Error(Place(item.Mark()), fmt::format("a model needs a {}", needed));
+        Error(Place(item.Mark()), fmt::format("a {} needs a {}", what, needed));
       }
     }
     return errors_.size() == errors_before;
@@ -306,14 +334,17 @@ class Reader {
   // another section, else what there is.
   static std::string Unknown(const std::string& name, const std::string& prefix) {
     std::vector<std::string> siblings;  // one level below prefix, by full name
-    std::vector<std::string> all = {"models"};
+    std::vector<std::string> all = {"models", "tenants"};
     for (const ConfigKey& key : ConfigKeys()) {
       all.emplace_back(key.name);
       if (!key.name.starts_with(prefix)) continue;
       std::string sibling(key.name.substr(0, key.name.find('.', prefix.size())));
       if (siblings.empty() || siblings.back() != sibling) siblings.push_back(sibling);
     }
-    if (prefix.empty()) siblings.emplace_back("models");
+    if (prefix.empty()) {
+      siblings.emplace_back("models");
+      siblings.emplace_back("tenants");
+    }
     std::vector<std::string> words;
     for (const std::string& sibling : siblings) words.push_back(sibling.substr(prefix.size()));
     std::string word = name.substr(name.rfind('.') == std::string::npos ? 0 : name.rfind('.') + 1);

@@ -43,6 +43,14 @@ struct ModelConfig {
   std::string base;               // of an adapter: the entry that it is for; empty: a model
 };
 
+// One entry of `tenants`.
+struct TenantConfig {
+  std::string name;           // as API keys name it; "default" for those without a key
+  double share = 1;           // of computing, against other tenants'
+  uint64_t memory_bytes = 0;  // of device memory for its KV; 0: no quota
+  int32_t running = 0;        // requests at once; 0: scheduler.tenant_running
+};
+
 struct Config {
   struct {
     std::string host = "127.0.0.1";
@@ -57,6 +65,7 @@ struct Config {
     std::string cors_origins;  // with commas between
     uint64_t max_body_bytes = 16 * kMiB;
     int64_t drain_timeout_us = 30'000'000;
+    bool supervise = true;
   } server;
   struct {
     std::string required = "auto";  // auto, always or never
@@ -96,7 +105,7 @@ struct Config {
     int32_t tenant_running = 0;  // 0: no limit
   } scheduler;
   struct {
-    int64_t timeout_us = 60'000'000;  // 0: off
+    int64_t timeout_us = 3'000'000;  // 0: off
   } watchdog;
   struct {
     std::string dtype = "f16";
@@ -123,6 +132,7 @@ struct Config {
     std::string access;  // empty: no access log
   } log;
   std::vector<ModelConfig> models;
+  std::vector<TenantConfig> tenants;
 };
 
 // One key of the table. `set` reads the text form and checks it (InvalidArgument says what would be
@@ -138,9 +148,11 @@ struct ConfigKeyOf {
 };
 using ConfigKey = ConfigKeyOf<Config>;
 using ModelConfigKey = ConfigKeyOf<ModelConfig>;
+using TenantConfigKey = ConfigKeyOf<TenantConfig>;
 
 std::span<const ConfigKey> ConfigKeys();
-std::span<const ModelConfigKey> ModelConfigKeys();  // of an entry of `models`
+std::span<const ModelConfigKey> ModelConfigKeys();    // of an entry of `models`
+std::span<const TenantConfigKey> TenantConfigKeys();  // of an entry of `tenants`
 
 // "TERRACE_MEMORY_DEVICE_BUDGET" for "memory.device_budget".
 std::string EnvironmentName(std::string_view key);
@@ -183,9 +195,10 @@ std::string FormatDurationUs(int64_t us);
 // $HOME/.local/share/terrace, else /var/lib/terrace.
 std::string DefaultDataFolder();
 
-// The two tables of docs/CONFIG.md.
+// The tables of docs/CONFIG.md.
 std::string ConfigTableMarkdown();
 std::string ModelConfigTableMarkdown();
+std::string TenantConfigTableMarkdown();
 
 }  // namespace terrace::server
 

@@ -1,157 +1,20 @@
-// The table of configuration keys and the text form of each kind of value.
+// The table of configuration keys.
 #include <fmt/format.h>
 
-#include <charconv>
-#include <cmath>
-
 #include "base/status.h"
-#include "server/cidr.h"
 #include "server/config.h"
+#include "server/config_values.h"
 
 namespace terrace::server {
 namespace {
 
 using std::string_view;
 
-absl::Status Invalid(std::string message) { return absl::InvalidArgumentError(std::move(message)); }
-
 constexpr std::pair<DeviceKind, string_view> kDeviceKinds[] = {{DeviceKind::kCpu, "cpu"},
                                                                {DeviceKind::kSim, "sim"},
                                                                {DeviceKind::kOpenCl, "opencl"},
                                                                {DeviceKind::kGpu, "gpu"},
                                                                {DeviceKind::kNpu, "npu"}};
-
-absl::Status SetInteger(string_view text, int32_t low, int32_t high, int32_t* out) {
-  int32_t value = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < low || value > high) {
-    return Invalid(fmt::format("'{}' is not a whole number from {} to {}", text, low, high));
-  }
-  *out = value;
-  return absl::OkStatus();
-}
-
-// `off` is -1 where the key has that word.
-absl::Status SetPort(string_view text, bool may_be_off, int32_t* out) {
-  if (may_be_off && text == "off") {
-    *out = -1;
-    return absl::OkStatus();
-  }
-  if (SetInteger(text, 0, 65535, out).ok()) return absl::OkStatus();
-  // Kubernetes sets NAME_PORT for each service of the namespace.
-  string_view hint = text.substr(0, 6) == "tcp://"
-                         ? "; Kubernetes sets such a variable for a service of that name, which "
-                           "enableServiceLinks: false in the pod prevents"
-                         : "";
-  return Invalid(
-      fmt::format("'{}' is not a port: write a number from 0 (any free one) to 65535{}{}", text,
-                  may_be_off ? ", or off" : "", hint));
-}
-
-absl::Status SetRatio(string_view text, double* out) {
-  double value = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !(value > 0 && value <= 1)) {
-    return Invalid(fmt::format("'{}' is not a share: write a number above 0 and up to 1", text));
-  }
-  *out = value;
-  return absl::OkStatus();
-}
-
-absl::Status SetWeight(string_view text, double* out) {
-  double value = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !(value >= 0 && value <= 1000)) {
-    return Invalid(fmt::format("'{}' is not a weight: write a number from 0 up", text));
-  }
-  *out = value;
-  return absl::OkStatus();
-}
-
-absl::Status SetFactor(string_view text, double* out) {
-  double value = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool number = error == std::errc() && end == text.data() + text.size();
-  if (text != "off" && !(number && value > 1 && value <= 1000)) {
-    return Invalid(fmt::format("'{}' is not a factor: write a number above 1, or off", text));
-  }
-  *out = value;
-  return absl::OkStatus();
-}
-
-absl::Status SetBytes(string_view text, uint64_t low, uint64_t* out) {
-  ASSIGN_OR_RETURN(uint64_t bytes, ParseBytes(text));
-  if (bytes < low) return Invalid(fmt::format("'{}' is less than {}", text, FormatBytes(low)));
-  *out = bytes;
-  return absl::OkStatus();
-}
-
-absl::Status SetSwitch(string_view text, bool* out) {
-  if (text != "on" && text != "off" && text != "true" && text != "false") {
-    return Invalid(fmt::format("'{}' is neither on nor off", text));
-  }
-  *out = text == "on" || text == "true";
-  return absl::OkStatus();
-}
-
-absl::Status SetDuration(string_view text, int64_t* out) {
-  ASSIGN_OR_RETURN(*out, ParseDurationUs(text));
-  return absl::OkStatus();
-}
-
-absl::Status SetChoice(string_view text, std::initializer_list<string_view> choices,
-                       std::string* out) {
-  for (string_view choice : choices) {
-    if (text != choice) continue;
-    *out = text;
-    return absl::OkStatus();
-  }
-  return Invalid(fmt::format("'{}' is not one of {}", text, fmt::join(choices, ", ")));
-}
-
-absl::Status SetText(string_view text, std::string* out) {
-  if (text.empty()) return Invalid("the value is empty");
-  if (text.find('\0') != string_view::npos) return Invalid("the value has a zero byte");
-  *out = text;
-  return absl::OkStatus();
-}
-
-// Bytes in a form that ParseBytes reads back to the same number.
-std::string BytesText(uint64_t bytes) {
-  struct Unit {
-    uint64_t bytes;
-    const char* name;
-  };
-  for (Unit unit : {Unit{kTiB, "TiB"}, Unit{kGiB, "GiB"}, Unit{kMiB, "MiB"}, Unit{kKiB, "KiB"}}) {
-    if (bytes >= unit.bytes && bytes % unit.bytes == 0) {
-      return fmt::format("{}{}", bytes / unit.bytes, unit.name);
-    }
-  }
-  return fmt::format("{}B", bytes);
-}
-
-std::string PortText(int32_t port) { return port < 0 ? "off" : fmt::format("{}", port); }
-
-// One word that stands for "not set" in a text key.
-absl::Status SetTextOr(string_view word, string_view text, std::string* out) {
-  if (text == word) {
-    out->clear();
-    return absl::OkStatus();
-  }
-  return SetText(text, out);
-}
-std::string TextOr(string_view word, const std::string& text) {
-  return text.empty() ? std::string(word) : text;
-}
-
-absl::Status SetNetworks(string_view text, std::string* out) {
-  if (text == "all") {
-    out->clear();
-    return absl::OkStatus();
-  }
-  if (absl::Status status = CidrList::Parse(text).status(); !status.ok()) return status;
-  return SetText(text, out);
-}
 
 using absl::Status;
 using In = const Config&;
@@ -201,6 +64,11 @@ const ConfigKey kKeys[] = {
      "How long a stopping server lets running requests end by themselves.",
      [](string_view t, Config* c) { return SetDuration(t, &c->server.drain_timeout_us); },
      [](In c) { return FormatDurationUs(c.server.drain_timeout_us); }},
+    {"server.supervise", "on or off", "on",
+     "Whether a small process beside the server starts it again within seconds when it is killed, "
+     "crashes or hangs; the ports stay open meanwhile. off: that is left to whoever started it.",
+     [](string_view t, Config* c) { return SetSwitch(t, &c->server.supervise); },
+     [](In c) { return SwitchText(c.server.supervise); }},
 
     {"auth.required", "auto, always or never", "auto",
      "Whether requests need an API key. auto: once `terrace key add` has made one, and always when "
@@ -362,16 +230,17 @@ const ConfigKey kKeys[] = {
      },
      [](In c) { return fmt::format("{}", c.scheduler.tenant_running); }},
 
-    {"watchdog.timeout", "duration or off", "1m",
-     "An engine that has work and finishes no step for this long counts as hung: the server says "
-     "so "
-     "to its clients and ends, so that its supervisor starts it again.",
+    {"watchdog.timeout", "duration or off", "3s",
+     "An engine that has work and neither computes nor waits for bytes for this long counts as "
+     "hung, and so does one that computes, or waits, for 20 times as long without any progress: "
+     "the server says so to its clients, ends, and is started again.",
      [](string_view t, Config* c) {
+       if (t != "off") return SetDuration(t, &c->watchdog.timeout_us);
        c->watchdog.timeout_us = 0;
-       return t == "off" ? absl::OkStatus() : SetDuration(t, &c->watchdog.timeout_us);
+       return absl::OkStatus();
      },
      [](In c) {
-       return c.watchdog.timeout_us == 0 ? "off" : FormatDurationUs(c.watchdog.timeout_us);
+       return c.watchdog.timeout_us > 0 ? FormatDurationUs(c.watchdog.timeout_us) : "off";
      }},
 
     {"kv.dtype", "f16 or i8", "f16",
@@ -517,7 +386,8 @@ const ModelConfigKey kModelKeys[] = {
      "whole file is there and right.",
      [](string_view t, ModelConfig* m) {
        const bool hex = t.size() == 64 && t.find_first_not_of("0123456789abcdef") == t.npos;
-       if (t != "none" && !hex) return Invalid("it must be 64 hexadecimal digits in lower case");
+       if (t != "none" && !hex)
+         return absl::InvalidArgumentError("it must be 64 hexadecimal digits in lower case");
        m->sha256 = t == "none" ? "" : t;
        return absl::OkStatus();
      },

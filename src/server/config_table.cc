@@ -21,5 +21,6 @@ std::string TableMarkdown(std::span<const ConfigKeyOf<Target>> keys) {
 
 std::string ConfigTableMarkdown() { return TableMarkdown(ConfigKeys()); }
 std::string ModelConfigTableMarkdown() { return TableMarkdown(ModelConfigKeys()); }
+std::string TenantConfigTableMarkdown() { return TableMarkdown(TenantConfigKeys()); }
 
 }  // namespace terrace::server

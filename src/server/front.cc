@@ -9,8 +9,7 @@
 #include "base/text.h"
 #include "obs/log.h"
 #include "server/api_keys.h"
-#include "server/kserve_json.h"
-#include "server/ollama_translate.h"
+#include "server/failure.h"
 
 namespace terrace::server {
 namespace {
@@ -146,10 +145,7 @@ void Front::Run(HttpHandler* handler, const std::shared_ptr<Exchange>& exchange)
 }
 
 void Front::Refuse(const std::shared_ptr<Exchange>& exchange, const ApiError& error) {
-  const std::string_view path = exchange->request().path;
-  HttpResponse response = Under(path, "/v2")    ? kserve::ErrorHttp(error)
-                          : Under(path, "/api") ? OllamaError(error)
-                                                : ErrorResponse(error);
+  HttpResponse response = FailureResponse(exchange->request().path, error);
   if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   exchange->access().error_code = error.code;
   exchange->Respond(std::move(response));

@@ -93,6 +93,9 @@ class HttpExchange final : public Exchange {
   // False: nothing yet; then the connection is woken when there is.
   bool Take(Output* output);
   void MarkGone();
+  // Answers with `error`, or ends the stream with it, unless the answer is complete; what the
+  // handler says from then on is not sent.
+  void Fail(const ApiError& error);
 
  private:
   void WakeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -109,6 +112,7 @@ class HttpExchange final : public Exchange {
   bool has_output_ ABSL_GUARDED_BY(mutex_) = false;
   bool wake_wanted_ ABSL_GUARDED_BY(mutex_) = false;
   bool complete_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string stream_type_ ABSL_GUARDED_BY(mutex_);  // of a stream that has begun
   std::function<void()> on_gone_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -126,6 +130,10 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   void CloseIfIdle();
   // Ends the connection now.
   void Abort();
+  // Answers what is under way with `error` instead.
+  void FailOpen(const ApiError& error) {
+    if (exchange_) exchange_->Fail(error);
+  }
 
  private:
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;

@@ -1,6 +1,7 @@
 #include <boost/asio/post.hpp>
 #include <utility>
 
+#include "server/failure.h"
 #include "server/http_connection.h"
 
 namespace terrace::server {
@@ -23,6 +24,7 @@ void HttpExchange::WakeLocked() {
 
 void HttpExchange::Respond(HttpResponse response) {
   absl::MutexLock lock(&mutex_);
+  if (complete_) return;
   output_.head = std::move(response);
   output_.end = true;
   complete_ = true;
@@ -31,6 +33,8 @@ void HttpExchange::Respond(HttpResponse response) {
 
 void HttpExchange::BeginStream(std::string content_type) {
   absl::MutexLock lock(&mutex_);
+  if (complete_) return;
+  stream_type_ = content_type;
   output_.head = HttpResponse{.content_type = std::move(content_type)};
   output_.streamed = true;
   WakeLocked();
@@ -39,7 +43,7 @@ void HttpExchange::BeginStream(std::string content_type) {
 bool HttpExchange::Write(std::string_view bytes) {
   if (gone()) return false;
   absl::MutexLock lock(&mutex_);
-  if (output_.fell_behind) return false;
+  if (output_.fell_behind || complete_) return false;
   // One piece may be larger (an echoed prompt): a limit on what waits, not on what is said at once.
   if (!output_.bytes.empty() && output_.bytes.size() + bytes.size() > max_unsent_bytes_) {
     output_.fell_behind = true;
@@ -53,6 +57,7 @@ bool HttpExchange::Write(std::string_view bytes) {
 
 void HttpExchange::EndStream(bool close) {
   absl::MutexLock lock(&mutex_);
+  if (complete_) return;
   output_.end = true;
   output_.close = close;
   complete_ = true;
@@ -80,6 +85,19 @@ bool HttpExchange::Take(Output* output) {
   *output = std::move(output_);
   output_ = Output{.streamed = output->streamed, .fell_behind = output->fell_behind};
   return true;
+}
+
+void HttpExchange::Fail(const ApiError& error) {
+  absl::MutexLock lock(&mutex_);
+  if (complete_) return;
+  if (stream_type_.empty()) {
+    output_.head = FailureResponse(request_.path, error);
+  } else {
+    output_.bytes += FailureEvent(request_.path, stream_type_, error);
+  }
+  output_.end = output_.close = true;
+  complete_ = true;
+  WakeLocked();
 }
 
 void HttpExchange::MarkGone() {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "obs/log.h"
+#include "os/thread_usage.h"
 #include "server/http_connection.h"
 #include "server/tls.h"
 
@@ -47,6 +48,8 @@ class HttpServerImpl final : public HttpServer {
   void Start(HttpHandler* handler) override;
   bool Drain(int64_t timeout_us) override;
   void Stop() override;
+  std::vector<int> listeners() const override;
+  void FailAll(const ApiError& error) override;
   int64_t open_connections() const override { return shared_->connections.load(); }
 
  private:
@@ -66,6 +69,20 @@ absl::Status BindError(const HttpEndpoint& endpoint, std::string_view why) {
       fmt::format("cannot listen on {} port {}: {}", endpoint.host, endpoint.port, why));
 }
 
+void Listen(const HttpEndpoint& endpoint, const Tcp::endpoint& address, Tcp::acceptor* acceptor,
+            boost::system::error_code& ec) {
+  if (endpoint.listening >= 0) {
+    acceptor->assign(address.protocol(), endpoint.listening, ec);
+    return;
+  }
+  acceptor->open(address.protocol(), ec);
+  // Lets a restarted server bind while old connections linger. On Linux it does not let two
+  // servers listen on one port; SO_REUSEPORT would, and must not be set.
+  if (!ec) acceptor->set_option(asio::socket_base::reuse_address(true), ec);
+  if (!ec) acceptor->bind(address, ec);
+  if (!ec) acceptor->listen(kBacklog, ec);
+}
+
 absl::Status HttpServerImpl::BindAll() {
   asio::io_context& context = threads_[0]->context;
   for (const HttpEndpoint& endpoint : shared_->options.endpoints) {
@@ -83,12 +100,7 @@ absl::Status HttpServerImpl::BindAll() {
     }
     auto listener = std::make_unique<Listener>(context, endpoint.door);
     Tcp::acceptor& acceptor = listener->acceptor;
-    acceptor.open(address.protocol(), ec);
-    // Lets a restarted server bind while old connections linger. On Linux it does not let two
-    // servers listen on one port; SO_REUSEPORT would, and must not be set.
-    if (!ec) acceptor.set_option(asio::socket_base::reuse_address(true), ec);
-    if (!ec) acceptor.bind(address, ec);
-    if (!ec) acceptor.listen(kBacklog, ec);
+    Listen(endpoint, address, &acceptor, ec);
     if (ec) {
       return BindError(endpoint, ec == asio::error::address_in_use
                                      ? "the port is taken by another process; stop it or choose "
@@ -107,7 +119,10 @@ void HttpServerImpl::Start(HttpHandler* handler) {
   for (auto& io : threads_) work_.emplace_back(io->context.get_executor());
   for (auto& listener : listeners_) Accept(listener.get());
   for (auto& io : threads_) {
-    io->thread = std::thread([io = io.get()] { io->context.run(); });
+    io->thread = std::thread([io = io.get()] {
+      os::NameThisThread("http");
+      io->context.run();
+    });
   }
 }
 
@@ -148,6 +163,21 @@ bool HttpServerImpl::Drain(int64_t timeout_us) {
     });
   }
   return shared_->WaitForExchanges(timeout_us);
+}
+
+std::vector<int> HttpServerImpl::listeners() const {
+  std::vector<int> out;
+  for (const auto& listener : listeners_) out.push_back(listener->acceptor.native_handle());
+  return out;
+}
+
+void HttpServerImpl::FailAll(const ApiError& error) {
+  shared_->draining.store(true);
+  for (auto& io : threads_) {
+    asio::post(io->context, [io = io.get(), error] {
+      for (HttpConnection* connection : io->connections) connection->FailOpen(error);
+    });
+  }
 }
 
 void HttpServerImpl::Stop() {

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/units.h"
+#include "server/api_error.h"
 #include "server/exchange.h"
 
 namespace terrace {
@@ -33,6 +34,8 @@ struct HttpEndpoint {
   std::string host = "127.0.0.1";  // an address; "localhost" and names are resolved
   uint16_t port = 0;               // 0: any free port
   Door door = Door::kApi;
+  // A socket that listens there already, which the server takes over; -1: one is made.
+  int listening = -1;
 };
 
 struct HttpOptions {
@@ -81,6 +84,14 @@ class HttpServer {
   // still taken, so that the handler can refuse them in words. Returns when no exchange is left, or
   // after `timeout_us`; true if none is left. Does not stop the server.
   virtual bool Drain(int64_t timeout_us) = 0;
+
+  // The listening sockets, in the order of the endpoints; the server keeps them.
+  virtual std::vector<int> listeners() const = 0;
+
+  // Tells every client that waits for an answer, or reads one, that it will not come: with `error`
+  // in the shape of its API. Returns at once; for a server whose handlers hang and which is about
+  // to end.
+  virtual void FailAll(const ApiError& error) = 0;
 
   // Ends everything, telling the exchanges left that their clients have gone, and joins.
   virtual void Stop() = 0;

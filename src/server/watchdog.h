@@ -13,18 +13,21 @@ class Watchdog {
     int64_t now_us = 0;
     bool has_work = false;     // requests are waiting or running
     int64_t last_step_us = 0;  // clock time of the last finished step
+    uint64_t pins = 0;         // segments of weights handed out: several a step
     uint64_t moved_bytes = 0;  // over all links since start
-    int64_t cpu_us = 0;        // computed by this process since start
+    int64_t cpu_us = 0;        // computed by the engine's threads since start
+    bool runnable = false;     // one of them has something to compute, or pages come from a disk
+    bool waits = false;        // for bytes on their way, for memory, or because nothing can go on
   };
-  // What a busy engine does without finishing a step for long: a long prompt (the processor works)
-  // or a large model on its way (bytes move). The first is believed this many times as long, since
-  // an endless loop looks the same.
-  static constexpr int kComputePatience = 5;
+  // What a busy engine does without any progress for long: one layer of a large model on a slow
+  // machine, or a store that does not answer. It is believed this many times as long, since an
+  // endless loop looks the same.
+  static constexpr int kPatience = 20;
 
   explicit Watchdog(int64_t timeout_us) : timeout_us_(timeout_us) {}
 
-  // True if the engine is hung: it has had work for the time-out (by kComputePatience while the
-  // processor works) without finishing a step or moving a byte.
+  // True if the engine is hung: it has had work for the time-out (by kPatience while its threads
+  // compute or wait for something) without a step, a pin or a byte.
   bool Look(const Sample& sample);
 
  private:

@@ -90,7 +90,9 @@ void TierManagerImpl::WaitLocked(int64_t most_us) {
     mutex_.Lock();
     return;
   }
+  ++waiting_;
   changed_.WaitWithTimeout(&mutex_, absl::Microseconds(most_us));
+  --waiting_;
 }
 
 absl::StatusOr<ModelId> TierManagerImpl::Register(ModelSpec spec) {
@@ -177,6 +179,7 @@ void TierManagerImpl::TouchLocked(Model& model, uint32_t segment) {
 
 Pin TierManagerImpl::MakePinLocked(Model& model, uint32_t index) {
   const Segment& segment = model.segments[index];
+  ++pins_given_;
   Pin pin;
   pin.manager_ = this;
   pin.model_ = model.id;
@@ -375,6 +378,12 @@ absl::StatusOr<DeviceBuffer> TierManagerImpl::Allocate(const Owner& owner, uint6
       }
     }
     if (!absl::IsResourceExhausted(range.status())) return range.status();
+    // Under its quota a tenant's own idle buffers are the only ones that make room.
+    const uint64_t left = ledger_.QuotaLeft(Tier::kDevice, owner);
+    if (left < RoundedBytes(bytes) && idle_memory_ != nullptr &&
+        idle_memory_->ReclaimOf(owner.tenant, RoundedBytes(bytes) - left) > 0) {
+      continue;
+    }
     if (ReclaimIdle(bytes, /*anything=*/true)) continue;
     {
       absl::MutexLock lock(&mutex_);
@@ -459,6 +468,8 @@ TierSnapshot TierManagerImpl::Snapshot() const {
   snapshot.ledger = ledger_.Lines();
   snapshot.checksum_failures = checksum_failures_;
   snapshot.remade = remade_;
+  snapshot.pins = pins_given_;
+  snapshot.waiting = waiting_;
   for (const auto& [id, model] : models_) {
     ModelState state;
     state.name = model->spec.name;

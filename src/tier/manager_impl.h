@@ -52,6 +52,7 @@ class TierManagerImpl {
   void CancelRanges(uint64_t number);
   TierManager::DiskLoad disk_load() const;
   void SetIdleMemory(IdleMemory* idle) { idle_memory_ = idle; }
+  Ledger& ledger() { return ledger_; }
   void EvictModel(ModelId model);
   void Lease(ModelId model, int64_t until_us);
   bool CouldFit(uint64_t bytes) const;
@@ -241,6 +242,8 @@ class TierManagerImpl {
   TransferQueue copy_ ABSL_GUARDED_BY(mutex_);
   uint32_t room_waiters_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t checksum_failures_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t pins_given_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint32_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // callers in WaitLocked
   uint64_t remade_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -136,6 +136,12 @@ TierManager::DiskLoad TierManager::disk_load() const { return impl_->disk_load()
 void TierManager::SetIdleMemory(IdleMemory* idle) { impl_->SetIdleMemory(idle); }
 
 void TierManager::Lease(ModelId model, int64_t until_us) { impl_->Lease(model, until_us); }
+void TierManager::SetTenantQuota(const std::string& tenant, uint64_t bytes) {
+  impl_->ledger().SetTenantQuota(Tier::kDevice, tenant, bytes);
+}
+uint64_t TierManager::TenantQuotaLeft(const std::string& tenant) const {
+  return impl_->ledger().QuotaLeft(Tier::kDevice, Owner{"", tenant, Kind::kKv});
+}
 void TierManager::EvictModel(ModelId model) { impl_->EvictModel(model); }
 bool TierManager::CouldFit(uint64_t bytes) const { return impl_->CouldFit(bytes); }
 bool TierManager::CouldPin(ModelId model, uint32_t segment) const {

@@ -65,6 +65,7 @@ class DeviceBuffer {
 
   std::byte* data() const { return data_; }
   uint64_t bytes() const { return bytes_; }
+  const Owner& owner() const { return owner_; }
   explicit operator bool() const { return manager_ != nullptr; }
   void Release();
 
@@ -131,7 +132,9 @@ struct TierSnapshot {
   std::vector<ModelState> models;
   std::vector<LinkState> links;
   uint64_t checksum_failures = 0;
-  uint64_t remade = 0;  // segments made anew by their source, because the disk's would not do
+  uint64_t pins = 0;     // handed out since start
+  uint32_t waiting = 0;  // callers that wait now: for bytes, or for room
+  uint64_t remade = 0;   // segments made anew by their source, because the disk's would not do
 };
 
 // A piece of a file that belongs to no segment (stored KV). File and memory must stay valid until
@@ -203,6 +206,11 @@ class TierManager {
   // `until_us` (on the clock): at least one answer for each load. A later lease prolongs, none
   // shortens it.
   void Lease(ModelId model, int64_t until_us);
+
+  // The most device memory that a tenant may have booked; UINT64_MAX lifts it. What it holds stays.
+  void SetTenantQuota(const std::string& tenant, uint64_t bytes);
+  // What the tenant may still book under its quota, whatever the device has.
+  uint64_t TenantQuotaLeft(const std::string& tenant) const;
 
   // Drops a model's resident segments that are not pinned, and its copies on the host tier (an
   // operator's "unload").

@@ -104,6 +104,8 @@ class IdleMemory {
   // Gives back buffers of at least `bytes` together if it has them, oldest first, only such as were
   // last used before `used_before_us`. Returns the bytes given back.
   virtual uint64_t Reclaim(uint64_t bytes, int64_t used_before_us) = 0;
+  // The same for buffers that are booked to this tenant, however new they are.
+  virtual uint64_t ReclaimOf(const std::string& tenant, uint64_t bytes) = 0;
   // When the buffer that would go first was last used; INT64_MAX if there is none.
   virtual int64_t OldestIdleUs() const = 0;
 };

@@ -51,6 +51,7 @@ TEST(ConfigKeysTest, DefaultsOfTheTableAreThoseOfTheStruct) {
 // A value other than the default for every key.
 const std::map<std::string_view, std::string_view> kOtherValues = {
     {"server.host", "0.0.0.0"},
+    {"server.supervise", "off"},
     {"server.port", "9000"},
     {"server.grpc_port", "off"},
     {"server.metrics_port", "off"},
@@ -341,6 +342,9 @@ TEST(ConfigDocsTest, TheDocumentHoldsTheTablesOfTheCode) {
   text << file.rdbuf();
   EXPECT_THAT(text.str(), HasSubstr(ConfigTableMarkdown()))
       << "copy the table above into docs/CONFIG.md";
+  EXPECT_THAT(text.str(), HasSubstr(TenantConfigTableMarkdown()))
+      << "docs/CONFIG.md should hold this table:\n"
+      << TenantConfigTableMarkdown();
   EXPECT_THAT(text.str(), HasSubstr(ModelConfigTableMarkdown()));
 }
 

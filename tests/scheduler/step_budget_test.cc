@@ -130,5 +130,17 @@ TEST(SharePromptRows, ShortOnesPassALongOneThatGoesOnToo) {
   EXPECT_EQ(pending[0], 4096 - 16 * 24);
 }
 
+TEST(StepBudget, RowsWithinATimeFollowWhatTheyCostNow) {
+  StepBudget budget(512, 1.7);
+  EXPECT_EQ(budget.RowsWithin(10'000, 16), 16) << "nothing is known yet";
+  budget.OnStep(0, 512, 51'200);  // 100 us a row
+  EXPECT_EQ(budget.RowsWithin(10'000, 16), 100);
+  EXPECT_EQ(budget.RowsWithin(1e9, 16), 512);
+  // Deep in a long prompt a row costs ten times that.
+  for (int i = 0; i < 12; ++i) budget.OnStep(0, 100, 100'000);
+  EXPECT_NEAR(budget.RowsWithin(100'000, 16), 100, 2);
+  EXPECT_EQ(budget.RowsWithin(1, 16), 8) << "a few are always read";
+}
+
 }  // namespace
 }  // namespace terrace::scheduler

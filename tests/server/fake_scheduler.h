@@ -59,6 +59,7 @@ class FakeScheduler final : public scheduler::Scheduler {
   void Cancel(const std::string& request_id) override;
   bool Drain(int64_t timeout_us) override;
   scheduler::SchedulerState State() const override;
+  void SetTenants(scheduler::TenantTable) override {}
 
   void set_script(std::function<Script(const SeenRequest&)> write);
   // The next Submit fails with this.

@@ -329,19 +329,36 @@ TEST(Watchdog, TellsHungFromIdleAndBusy) {
   EXPECT_TRUE(after(1)) << "nothing for the whole time-out";
 }
 
-TEST(Watchdog, BelievesALongComputationForLonger) {
+TEST(Watchdog, SeesProgressInPinsToo) {
   Watchdog watchdog(10 * kSecond);
   Watchdog::Sample sample{.has_work = true};
-  bool hung = false;
-  int64_t seconds = 0;
-  watchdog.Look(sample);
-  while (!hung && seconds < 1000) {
-    ++seconds;
-    sample.now_us += kSecond;
-    sample.cpu_us += kSecond;
-    hung = watchdog.Look(sample);
+  for (int i = 0; i < 100; ++i) {
+    sample.now_us += 9 * kSecond;
+    ++sample.pins;  // another layer of one long step
+    EXPECT_FALSE(watchdog.Look(sample));
   }
-  EXPECT_EQ(seconds, 10 * Watchdog::kComputePatience);
+}
+
+// Seconds until an engine that has work and gets nowhere counts as hung.
+int64_t SecondsToHang(Watchdog::Sample sample, int64_t cpu_us_per_second) {
+  Watchdog watchdog(10 * kSecond);
+  watchdog.Look(sample);
+  for (int64_t seconds = 1; seconds < 1000; ++seconds) {
+    sample.now_us += kSecond;
+    sample.cpu_us += cpu_us_per_second;
+    if (watchdog.Look(sample)) return seconds;
+  }
+  return 0;
+}
+
+TEST(Watchdog, BelievesForLongerWhoComputesOrWaits) {
+  const int64_t patient = 10 * Watchdog::kPatience;
+  EXPECT_EQ(SecondsToHang({.has_work = true}, 0), 10);
+  EXPECT_EQ(SecondsToHang({.has_work = true}, kSecond / 100), 10) << "the probes themselves";
+  EXPECT_EQ(SecondsToHang({.has_work = true}, kSecond), patient);
+  EXPECT_EQ(SecondsToHang({.has_work = true}, kSecond / 10), patient) << "on a busy machine";
+  EXPECT_EQ(SecondsToHang({.has_work = true, .runnable = true}, 0), patient);
+  EXPECT_EQ(SecondsToHang({.has_work = true, .waits = true}, 0), patient);
 }
 
 }  // namespace

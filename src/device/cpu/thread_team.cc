@@ -1,6 +1,9 @@
 #include "device/cpu/thread_team.h"
 
 #include <chrono>
+#include <string>
+
+#include "os/thread_usage.h"
 
 namespace terrace {
 namespace {
@@ -70,6 +73,7 @@ void ThreadTeam::RunErased(Function function, void* context) {
 }
 
 void ThreadTeam::Work(int worker) {
+  os::NameThisThread("engine-" + std::to_string(worker));
   uint32_t seen = 0;
   while (true) {
     const auto arrived = [&] { return generation_.load(std::memory_order_acquire) != seen; };

@@ -1,0 +1,62 @@
+#include "cli/engine_watch.h"
+
+#include <utility>
+
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "cli/signals.h"
+#include "os/thread_usage.h"
+
+namespace terrace::cli {
+namespace {
+
+constexpr absl::Duration kLook = absl::Milliseconds(250);
+// The service manager hears of it at every such look.
+constexpr int kNotifyEvery = 4;
+
+}  // namespace
+
+EngineWatch::EngineWatch(int64_t timeout_us, EngineWatchDeps deps)
+    : timeout_us_(timeout_us), deps_(std::move(deps)), thread_([this] { Watch(); }) {}
+
+EngineWatch::~EngineWatch() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+server::Watchdog::Sample EngineWatch::Look() const {
+  server::Watchdog::Sample sample{.now_us = deps_.clock->NowUs()};
+  const scheduler::SchedulerState queue = deps_.queue();
+  sample.last_step_us = queue.last_step_us;
+  sample.waits = queue.parked;
+  for (const scheduler::ModelQueueState& model : queue.models) {
+    sample.has_work |= model.waiting + model.running > 0;
+  }
+  const tier::TierSnapshot tiers = deps_.tiers();
+  sample.pins = tiers.pins;
+  sample.waits |= tiers.waiting > 0;
+  for (const tier::LinkState& link : tiers.links) sample.moved_bytes += link.bytes;
+  const os::ThreadUsage engine = os::ReadThreadUsage("engine");
+  sample.cpu_us = engine.cpu_us;
+  sample.runnable = engine.runnable + engine.in_disk_sleep > 0;
+  return sample;
+}
+
+void EngineWatch::Watch() {
+  os::NameThisThread("watch");
+  server::Watchdog watchdog(timeout_us_);
+  for (int look = 0;; ++look) {
+    // A look may hang where the engine does: then nothing is said any more.
+    const bool hung = watchdog.Look(Look()) && timeout_us_ > 0;
+    if (hung) return deps_.hung();
+    deps_.link->Beat();
+    if (look % kNotifyEvery == 0) NotifyManager("WATCHDOG=1");
+    absl::MutexLock lock(&mutex_);
+    if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kLook)) return;
+  }
+}
+
+}  // namespace terrace::cli

@@ -1,0 +1,192 @@
+// Tenants: who gives way to whom, and what they may hold.
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "scheduler/scheduler_impl.h"
+
+namespace terrace::scheduler {
+
+void SchedulerImpl::SetTenants(TenantTable tenants) {
+  absl::MutexLock lock(&mutex_);
+  tier::TierManager& manager = *engine_->manager();
+  for (const auto& [name, terms] : terms_) {
+    if (terms.memory_bytes > 0) {
+      manager.SetTenantQuota(name, std::numeric_limits<uint64_t>::max());
+    }
+  }
+  terms_ = std::move(tenants);
+  std::map<std::string, double, std::less<>> weights;
+  for (const auto& [name, terms] : terms_) {
+    if (terms.memory_bytes > 0) manager.SetTenantQuota(name, terms.memory_bytes);
+    weights[name] = terms.share;
+  }
+  shares_.SetWeights(std::move(weights));
+  wake_ = true;
+}
+
+const TenantTerms& SchedulerImpl::TermsLocked(std::string_view tenant) const {
+  static constexpr TenantTerms kDefault;
+  const auto found = terms_.find(tenant);
+  return found == terms_.end() ? kDefault : found->second;
+}
+
+// ---- Computing ----
+
+bool SchedulerImpl::IsGuestLocked(const LiveRequest& live, int64_t now_us) {
+  return shares_.IsGuest(live.request->tenant, BandOf(live, now_us), now_us);
+}
+
+void SchedulerImpl::HoldGuestsLocked(View* view, int64_t now_us) {
+  favoured_live_ = false;
+  std::vector<char> favoured;  // by model: one who gives way to none can step, or waits
+  std::map<std::pair<std::string_view, int>, bool> known;
+  auto is_guest = [&](const LiveRequest& live) {
+    mutex_.AssertHeld();
+    const std::pair<std::string_view, int> key(live.request->tenant, BandOf(live, now_us));
+    const auto found = known.find(key);
+    if (found != known.end()) return found->second;
+    return known[key] = shares_.IsGuest(key.first, key.second, now_us);
+  };
+  for (const auto& [name, queue] : queues_) {
+    bool some = false;
+    for (const auto& live : queue->running) {
+      if (!live->can_step() || is_guest(*live)) continue;
+      favoured_live_ = some = true;
+    }
+    // One of many tells enough: those who wait are let in by the arbiter's order.
+    if (!some && !queue->waiting.empty()) some = !is_guest(*queue->waiting.front());
+    favoured.push_back(some);
+  }
+  if (!favoured_live_ || shares_.GuestsMayRun()) return;
+  for (size_t i = 0; i < favoured.size(); ++i) view->models[i].held = !favoured[i];
+}
+
+void SchedulerImpl::ChargeLocked(ModelQueue* queue, const StepWork& work, int64_t busy_us) {
+  const auto us = static_cast<double>(busy_us);
+  double prompt_us = us;
+  if (work.decode_rows > 0) {
+    prompt_us = std::min(us / 2, work.prompt_rows * queue->budget.row_us());
+  }
+  const int64_t now_us = clock_->NowUs();
+  double guest_prompts_us = 0, guest_decode_us = 0;
+  auto guest_rows = 0;
+  for (size_t i = 0; i < work.requests.size(); ++i) {
+    const engine::StepEntry& entry = work.entries[i];
+    const auto rows = static_cast<int32_t>(entry.tokens.size());
+    const bool prompt = rows > 1 + entry.guessed;
+    const double mine = prompt ? prompt_us * rows / std::max(work.prompt_rows, 1)
+                               : (us - prompt_us) * rows / std::max(work.decode_rows, 1);
+    const std::string& tenant = work.requests[i]->request->tenant;
+    metrics_->Count(MetricId::kTenantCompute, {tenant.empty() ? "default" : tenant}, mine * 1e-6);
+    shares_.Charge(tenant, mine, now_us);
+    if (!work.requests[i]->guest) continue;
+    (prompt ? guest_prompts_us : guest_decode_us) += mine;
+    guest_rows += prompt ? 0 : rows;
+  }
+  if (!work.others) return;
+  // Rows that decode beside others often cost little: the weights are read anyway.
+  const double with_us = queue->budget.AloneUs(work.decode_rows);
+  const double without_us = queue->budget.AloneUs(work.decode_rows - guest_rows);
+  if (with_us > 0 && without_us > 0) {
+    guest_decode_us = std::min(guest_decode_us, std::max(with_us - without_us, 0.0));
+  }
+  const double guests_us = work.favoured ? guest_prompts_us + guest_decode_us : us;
+  shares_.OnStep(us - guests_us, guests_us);
+}
+
+// ---- Memory ----
+
+uint64_t SchedulerImpl::TenantKvLocked(std::string_view tenant, int32_t* running) const {
+  uint64_t bytes = 0;
+  for (const auto& [name, queue] : queues_) {
+    for (const auto& live : queue->running) {
+      if (live->request->tenant != tenant) continue;
+      ++*running;
+      const auto tokens = static_cast<int32_t>(live->tokens.size()) + 1;
+      const uint64_t held = queue->model->KvBytes(std::min(tokens, queue->most_kv_tokens));
+      bytes += held - std::min(held, queue->model->KvBytes(live->alike));
+    }
+  }
+  return bytes;
+}
+
+int32_t SchedulerImpl::QuotaTokensLocked(const ModelQueue& queue, const std::string& tenant) const {
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  const uint64_t quota = TermsLocked(tenant).memory_bytes;
+  if (quota == 0 || queue.model->KvBytes(queue.most_kv_tokens) <= quota) return kMost;
+  // Allocations take whole pages.
+  const uint64_t block = (queue.model->KvBytes(1) + tier::kBlockAlignment - 1) /
+                         tier::kBlockAlignment * tier::kBlockAlignment;
+  return static_cast<int32_t>(std::min<uint64_t>(quota / block * kv::kBlockTokens, kMost));
+}
+
+bool SchedulerImpl::FitsQuotaLocked(const std::string& tenant, uint64_t more_bytes) const {
+  const uint64_t quota = TermsLocked(tenant).memory_bytes;
+  if (quota == 0) return true;
+  int32_t running = 0;
+  const uint64_t held = TenantKvLocked(tenant, &running);
+  // Alone, a request that can fit at all is let in and grows as far as it can.
+  return running == 0 || held + more_bytes <= quota;
+}
+
+void SchedulerImpl::EnforceQuotasLocked() {
+  for (const auto& [tenant, terms] : terms_) {
+    if (terms.memory_bytes == 0) continue;
+    for (;;) {
+      int32_t running = 0;
+      if (TenantKvLocked(tenant, &running) <= terms.memory_bytes || running < 2) break;
+      if (!PreemptTenantLocked(tenant)) break;
+    }
+  }
+}
+
+bool SchedulerImpl::PreemptTenantLocked(std::string_view tenant) {
+  ModelQueue* from = nullptr;
+  size_t place = 0;
+  int64_t youngest_us = -1;
+  for (auto& [name, queue] : queues_) {
+    for (size_t i = 0; i < queue->running.size(); ++i) {
+      const LiveRequest& live = *queue->running[i];
+      if (live.request->tenant != tenant || live.submitted_us < youngest_us) continue;
+      youngest_us = live.submitted_us;
+      from = queue.get();
+      place = i;
+    }
+  }
+  if (from == nullptr) return false;
+  std::unique_ptr<LiveRequest> victim = std::move(from->running[place]);
+  from->running.erase(from->running.begin() + static_cast<ptrdiff_t>(place));
+  ReleaseVictimLocked(from, victim.get());
+  from->waiting.push_front(std::move(victim));
+  ++waiting_;
+  SetQueueGaugesLocked(*from);
+  return true;
+}
+
+bool SchedulerImpl::QuotaHitLocked(const ModelQueue& queue,
+                                   const std::vector<LiveRequest*>& step) const {
+  return std::any_of(step.begin(), step.end(), [this, &queue](const LiveRequest* live) {
+    mutex_.AssertHeld();
+    if (TermsLocked(live->request->tenant).memory_bytes == 0) return false;
+    return engine_->manager()->TenantQuotaLeft(live->request->tenant) <
+           queue.model->KvBytes(1) + tier::kBlockAlignment;
+  });
+}
+
+bool SchedulerImpl::MakeRoomInQuotaLocked(const std::vector<LiveRequest*>& step) {
+  for (const LiveRequest* live : step) {
+    const std::string tenant = live->request->tenant;
+    if (TermsLocked(tenant).memory_bytes == 0) continue;
+    int32_t running = 0;
+    TenantKvLocked(tenant, &running);
+    if (running > 1) return PreemptTenantLocked(tenant);
+  }
+  return false;
+}
+
+}  // namespace terrace::scheduler

@@ -1,0 +1,116 @@
+// Who gives way to whom, and how much guests may add to the time of others.
+#include "scheduler/shares.h"
+
+#include <gtest/gtest.h>
+
+namespace terrace::scheduler {
+namespace {
+
+constexpr int64_t kMs = 1000;
+constexpr int64_t kSecond = 1'000'000;
+
+TEST(ComputeShares, OneTenantAloneNeverGivesWay) {
+  ComputeShares shares;
+  shares.See("a", 1, kSecond);
+  shares.Charge("a", 1e9, kSecond);
+  EXPECT_FALSE(shares.IsGuest("a", 1, kSecond));
+}
+
+TEST(ComputeShares, WhoHasHadMoreThanItsShareGivesWayUntilSharesAreEven) {
+  ComputeShares shares;
+  int64_t now = kSecond;
+  shares.See("greedy", 1, now);
+  shares.Charge("greedy", 3e6, now);
+  shares.See("modest", 1, now);
+  EXPECT_TRUE(shares.IsGuest("greedy", 1, now));
+  EXPECT_FALSE(shares.IsGuest("modest", 1, now));
+  shares.Charge("modest", 2.9e6, now);
+  EXPECT_FALSE(shares.IsGuest("greedy", 1, now));
+  EXPECT_FALSE(shares.IsGuest("modest", 1, now));
+  shares.Charge("modest", 2e6, now);
+  EXPECT_TRUE(shares.IsGuest("modest", 1, now)) << "now it is the other way round";
+  // The other is remembered for a moment after its last request, then no longer.
+  now += ComputeShares::kPresenceUs;
+  shares.See("modest", 1, now);
+  EXPECT_TRUE(shares.IsGuest("modest", 1, now));
+  EXPECT_FALSE(shares.IsGuest("modest", 1, now + 1));
+}
+
+TEST(ComputeShares, SharesAreByWeight) {
+  ComputeShares shares;
+  shares.SetWeights({{"large", 3.0}});
+  shares.See("large", 1, kSecond);
+  shares.See("small", 1, kSecond);
+  shares.Charge("large", 2.9e6, kSecond);
+  shares.Charge("small", 1e6, kSecond);
+  EXPECT_FALSE(shares.IsGuest("large", 1, kSecond));
+  EXPECT_FALSE(shares.IsGuest("small", 1, kSecond));
+  shares.Charge("small", 1e6, kSecond);
+  EXPECT_TRUE(shares.IsGuest("small", 1, kSecond));
+}
+
+TEST(ComputeShares, WorseBandsGiveWayToBetterOnesWhateverTheirShare) {
+  ComputeShares shares;
+  shares.See("a", 0, kSecond);
+  shares.Charge("a", 9e6, kSecond);
+  shares.See("b", 1, kSecond);
+  EXPECT_TRUE(shares.IsGuest("b", 1, kSecond));
+  EXPECT_FALSE(shares.IsGuest("a", 0, kSecond)) << "who is worse does not count against it";
+  EXPECT_TRUE(shares.IsGuest("a", 1, kSecond)) << "its own request of a worse class";
+}
+
+TEST(ComputeShares, WhatWasComputedIsForgottenInTime) {
+  ComputeShares shares;
+  shares.See("a", 1, kSecond);
+  shares.Charge("a", 1e6, kSecond);
+  EXPECT_DOUBLE_EQ(shares.Used("a", kSecond), 1e6);
+  EXPECT_NEAR(shares.Used("a", kSecond + ComputeShares::kMemoryUs), 1e6 / 2.718281828, 1);
+  EXPECT_EQ(shares.Used("nobody", kSecond), 0);
+}
+
+TEST(ComputeShares, GuestsAddTheirPartOfTheOthersTimeAndNoMore) {
+  ComputeShares shares;
+  EXPECT_FALSE(shares.GuestsMayRun()) << "nothing has been earned yet";
+  double others = 0, guests = 0;
+  for (int step = 0; step < 10'000; ++step) {
+    // A step of the others takes 10 ms, one with guests in it 4 ms more.
+    const double added = shares.GuestsMayRun() ? 4'000 : 0;
+    shares.OnStep(10'000, added);
+    others += 10'000;
+    guests += added;
+  }
+  EXPECT_NEAR(guests / others, ComputeShares::kGuestShare, 0.005);
+  // Those who cost next to nothing are always welcome.
+  int joined = 0;
+  for (int step = 0; step < 1000; ++step) {
+    joined += shares.GuestsMayRun();
+    shares.OnStep(10'000, shares.GuestsMayRun() ? 100 : 0);
+  }
+  EXPECT_GT(joined, 900);
+}
+
+TEST(ComputeShares, AStepOfGuestsAloneIsPaidInFull) {
+  ComputeShares shares;
+  for (int step = 0; step < 10; ++step) shares.OnStep(10 * kMs, 0);
+  ASSERT_TRUE(shares.GuestsMayRun());
+  shares.OnStep(0, 50 * kMs);
+  int waited = 0;
+  while (!shares.GuestsMayRun()) {
+    shares.OnStep(10 * kMs, 0);
+    ++waited;
+  }
+  EXPECT_GE(waited, 80) << "50 ms less 5 ms saved, at a twentieth of 10 ms a step";
+}
+
+TEST(ComputeShares, NamesFromClientsDoNotFillMemory) {
+  ComputeShares shares;
+  for (int i = 0; i < 20'000; ++i) {
+    const std::string name = "t" + std::to_string(i);
+    shares.See(name, 1, kSecond + i);
+    shares.Charge(name, 1e6, kSecond + i);
+  }
+  EXPECT_LE(shares.tenants(), 4096u);
+}
+
+}  // namespace
+}  // namespace terrace::scheduler
