@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import shutil
 import socket
 import struct
@@ -279,28 +280,50 @@ def test_a47_an_idle_server_ends_at_once(servers):
 # ---- A49: health and metrics ----
 
 
-def test_a49_metrics_are_read_by_the_official_parser(tiny):
+def check_metrics(server):
+    """Asks for the metrics as a scraper does; how long that took."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    port = tiny.config["server"]["metrics_port"]
-    status, headers, body = tiny.request("GET", "/metrics", port=port)
+    start = time.monotonic()
+    port = server.config["server"]["metrics_port"]
+    status, headers, body = server.request("GET", "/metrics", port=port)
+    took = time.monotonic() - start
     assert status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
-    families = list(text_string_to_metric_families(body.decode()))
+    text = body.decode()
+    families = list(text_string_to_metric_families(text))
     names = [family.name for family in families]
     assert len(names) == len(set(names)) and any(name.startswith("terrace_") for name in names)
+    types = re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M)
+    assert len(types) == len({name for name, _ in types}), "one type line a metric"
+    for name, kind in types:
+        assert ":" not in name
+        assert (kind == "counter") == name.endswith("_total"), name
+        assert not re.search(r"_(ms|us|millis|kb|mb|kib|mib|percent)(_|$)", name), name
     for family in families:
-        assert ":" not in family.name
+        assert family.samples, family.name
+    return took
 
 
-def test_a49_health_answers_during_a_long_prompt(tiny):
-    big = LONG | {"messages": [{"role": "user", "content": "word " * 200_000}]}
-    clients = [raw(tiny, LONG | {"stream": True}) for _ in range(200)] + [raw(tiny, big)]
-    best = 10
-    for _ in range(20):
-        start = time.monotonic()
-        assert tiny.get("/health")[0] == 200
-        best = min(best, time.monotonic() - start)
-    assert best < 0.1
-    for client in clients:
-        reset(client)
+def test_a49_health_and_metrics_answer_during_200_streams_and_a_long_prompt(tiny):
+    big = LONG | {"messages": [{"role": "user", "content": "word " * 350}]}
+    long_stream = LONG | {"stream": True, "n": 1}
+    clients = [raw(tiny, long_stream) for _ in range(200)] + [raw(tiny, big)]
+    try:
+        health, metrics = [], []
+        while tiny.metric("terrace_queue_length") + tiny.metric("terrace_running_requests") < 150:
+            time.sleep(0.02)
+        for _ in range(8):
+            start = time.monotonic()
+            assert tiny.get("/health")[0] == 200
+            health.append(time.monotonic() - start)
+            metrics.append(check_metrics(tiny))
+            time.sleep(0.5)
+        assert tiny.metric("terrace_running_requests") > 0, "the streams ended too early"
+        # All of them are quick. One may fall on a moment in which the machine, not the server, was
+        # busy with something else; the worst is still no time-out.
+        assert sorted(health)[-2] < 0.1 and max(health) < 1, health
+        assert sorted(metrics)[-2] < 1 and max(metrics) < 3, metrics
+    finally:
+        for client in clients:
+            reset(client)
     wait_until_still(tiny)

@@ -276,36 +276,56 @@ def test_tls_and_a_renewed_certificate(servers, tmp_path):
 # ---- A34, A35: swaps and waiting ----
 
 
-def test_a34_a_long_stream_ends_whole_and_the_other_waits_or_is_told(servers):
+@pytest.fixture
+def one_at_a_time(servers):
+    """Room for one model, its KV and the workspace; none for both models."""
     names = ["tiny-qwen3", MODEL]
     size = max(TINY[name].stat().st_size for name in names)
-    server = servers.start(
+    # 1 MiB of workspace, and 600 KiB for the KV of one long stream: less than the other model.
+    return servers.start(
         {name: TINY[name] for name in names},
-        # Room for one model, its KV and the workspace; none for both models.
-        memory={"device_budget": f"{size + (4 << 20)}B", "hot_keep_time": "0s"},
+        memory={"device_budget": f"{size + (1624 << 10)}B", "hot_keep_time": "0s"},
         scheduler={"max_wait": "1h"},
     )
-    result = {}
-    streamer = threading.Thread(
-        target=lambda: result.update(answer=server.stream(CHAT, LONG | {"n": 8}))
-    )
-    streamer.start()
+
+
+def streaming(server, body):
+    """A long stream that has begun; its answer comes with `result()`."""
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+    answer = pool.submit(server.stream, CHAT, body)
+    pool.shutdown(wait=False)
     assert until(lambda: server.metric("terrace_running_requests", model=MODEL) > 0)
+    return answer
+
+
+def test_a34_a_long_stream_ends_whole_and_the_other_is_then_served(one_at_a_time):
+    server = one_at_a_time
+    answer = streaming(server, LONG)
+    status, body = server.post(CHAT, SHORT | {"model": "tiny-qwen3"})
+    assert answer.done(), "it waited until the stream had ended"
+    assert status == 200, body
+    assert answer.result().usage["completion_tokens"] == 1900
+    assert answer.result().finish_reason == "length"
+
+
+def test_a34_who_may_not_wait_is_told_and_the_stream_stays_whole(one_at_a_time):
+    server = one_at_a_time
+    answer = streaming(server, LONG)
     other = SHORT | {"model": "tiny-qwen3"}
-    if server.metric("terrace_running_requests", model=MODEL) > 0:
-        status, headers, body = server.request("POST", CHAT, other, {"X-Terrace-Swap": "wait:0"})
-        if status != 200:
-            assert status == 503 and int(headers["retry-after"]) >= 1, body
-    streamer.join()
-    assert result["answer"].usage["completion_tokens"] == 8 * 1900
+    status, headers, body = server.request("POST", CHAT, other, {"X-Terrace-Swap": "wait:0"})
+    assert not answer.done(), "too short a stream to show anything"
+    assert status == 503 and int(headers["retry-after"]) >= 1, body
+    assert "did not get its turn" in json.loads(body)["error"]["message"]
+    loads = server.metric("terrace_segment_loads_total", model="tiny-qwen3")
+    assert answer.result().usage["completion_tokens"] == 1900
+    assert server.metric("terrace_segment_loads_total", model="tiny-qwen3") == loads == 0
     assert server.post(CHAT, other)[0] == 200
     # Now the other way round: a request for a warm model only is refused without a swap.
-    swaps = server.metric("terrace_segment_loads_total")
+    loads = server.metric("terrace_segment_loads_total")
     status, headers, body = server.request("POST", CHAT, SHORT, {"X-Terrace-Swap": "warm-only"})
-    assert status in (200, 503)
-    if status == 503:
-        assert int(headers["retry-after"]) >= 1 and b"not in device memory" in body
-        assert server.metric("terrace_segment_loads_total") == swaps
+    assert status == 503 and int(headers["retry-after"]) >= 1
+    assert b"not in device memory" in body
+    assert server.metric("terrace_segment_loads_total") == loads
 
 
 def test_a35_cold_requests_at_once_are_all_answered(servers):
@@ -313,16 +333,27 @@ def test_a35_cold_requests_at_once_are_all_answered(servers):
     size = max(path.stat().st_size for path in files.values())
     server = servers.start(
         files,
-        memory={"device_budget": f"{size + (4 << 20)}B", "hot_keep_time": "0s"},
+        memory={"device_budget": f"{size + (1624 << 10)}B", "hot_keep_time": "0s"},
         scheduler={"max_wait": "50ms"},
     )
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        for _ in range(34):  # three a round: a hundred
-            asked = [pool.submit(server.post, CHAT, SHORT | {"model": name}) for name in files]
+        # One is loaded and idle; the two others are asked for within a millisecond.
+        for round in range(100):
+            idle, *others = sorted(files, key=lambda name: hash((round, name)))
+            assert server.post(CHAT, SHORT | {"model": idle})[0] == 200
+            asked = [pool.submit(server.post, CHAT, SHORT | {"model": name}) for name in others]
             for answer in asked:
                 status, body = answer.result(timeout=60)
                 assert status == 200, body
     assert server.metric("terrace_segment_loads_total") > 0
+    assert server.stop() == 0
+    # The other way to come upon it: three models on a server that has just begun.
+    for _ in range(3):
+        server.start()
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            asked = [pool.submit(server.post, CHAT, SHORT | {"model": name}) for name in files]
+            assert [answer.result(timeout=60)[0] for answer in asked] == [200] * 3
+        assert server.stop() == 0
 
 
 # ---- A48: reload ----

@@ -1,0 +1,116 @@
+"""What deploy/ holds, as far as it can be checked without an engine that runs containers: the unit
+file by systemd, the Kubernetes objects by their schemas, the image's packages against what the
+program links, and all of it against the program's own keys and metrics.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+import server_process
+from conftest import ROOT
+
+DEPLOY = ROOT / "deploy"
+
+
+def test_the_unit_file_is_one_that_systemd_takes(tmp_path):
+    verify = shutil.which("systemd-analyze")
+    if verify is None:
+        pytest.skip("systemd-analyze is not installed")
+    text = (DEPLOY / "systemd" / "terrace.service").read_text()
+    binary = str(server_process.default_binary())
+    unit = tmp_path / "terrace.service"
+    unit.write_text(text.replace("/usr/bin/terrace", binary).replace("Documentation=", "#"))
+    done = subprocess.run([verify, "verify", str(unit)], capture_output=True, text=True)
+    assert done.returncode == 0 and "terrace.service" not in done.stderr, done.stderr
+    # Nothing runs as root, and a hang is noticed.
+    assert "DynamicUser=yes" in text and "WatchdogSec=" in text and "Restart=always" in text
+    flags = re.search(r"^ExecStart=\S+ serve (.*)$", text, re.M)[1].split()
+    help_text = subprocess.run([binary, "serve", "--help"], capture_output=True, text=True).stdout
+    for flag in flags:
+        assert not flag.startswith("--") or flag in help_text, flag
+
+
+def linked_packages(binary):
+    """Debian packages of the libraries that the program loads itself, without what they load."""
+    dump = subprocess.run(["objdump", "-p", binary], capture_output=True, text=True, check=True)
+    needed = re.findall(r"NEEDED +(\S+)", dump.stdout)
+    found = dict(
+        re.findall(r"^\s*(\S+) => (\S+)", subprocess.check_output(["ldd", binary], text=True), re.M)
+    )
+    packages = set()
+    for name in needed:
+        path = found.get(name, "")
+        for each in (path, f"/usr{path}", os.path.realpath(path)):
+            done = subprocess.run(["dpkg", "-S", each], capture_output=True, text=True)
+            if done.returncode == 0:
+                packages.add(done.stdout.split(":")[0])
+                break
+    return packages
+
+
+def test_the_image_has_every_library_that_the_program_links():
+    if shutil.which("dpkg") is None or shutil.which("objdump") is None:
+        pytest.skip("needs dpkg and objdump")
+    text = (DEPLOY / "container" / "Dockerfile").read_text()
+    listed = set(re.findall(r"\blib[a-z0-9+.-]+", text))
+    # What a Debian image without anything has.
+    base = {"libc6", "libgcc-s1", "libstdc++6", "libtinfo6", "libzstd1", "zlib1g"}
+    packages = linked_packages(str(server_process.default_binary()))
+    assert len(packages) > 10
+    assert packages - base <= listed, packages - base - listed
+    assert re.search(r"^USER (?!0|root)\S+", text, re.M), "it does not run as root"
+    last = text.rindex("FROM ")
+    assert "COPY --from=build" in text[last:] and "apt-get install" in text[last:]
+
+
+def objects():
+    """The Kubernetes objects, as JSON by a reader of YAML that some tool here has."""
+    yaml = pytest.importorskip("yaml")
+    return list(yaml.safe_load_all((DEPLOY / "kubernetes" / "terrace.yaml").read_text()))
+
+
+def test_kubernetes_takes_the_objects():
+    validate = pytest.importorskip("kubernetes_validate")
+    for each in objects():
+        validate.validate(each, "1.28", strict=True)
+
+
+def test_the_deployment_is_probed_runs_unprivileged_and_scales_on_a_metric_that_exists():
+    by_kind = {each["kind"]: each for each in objects()}
+    pod = by_kind["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert {"http": 8000, "grpc": 8001, "metrics": 8002} == ports
+    for probe, path in (("liveness", "/health"), ("readiness", "/ready"), ("startup", "/health")):
+        assert container[f"{probe}Probe"]["httpGet"]["path"] == path
+    documented = (ROOT / "docs" / "METRICS.md").read_text()
+    for metric in by_kind["HorizontalPodAutoscaler"]["spec"]["metrics"]:
+        assert f"`{metric['pods']['metric']['name']}`" in documented
+    # The drain has time to end before the pod is killed.
+    assert pod["terminationGracePeriodSeconds"] > 30
+
+
+def test_compose_and_its_configuration_are_read(tmp_path):
+    yaml = pytest.importorskip("yaml")
+    compose = yaml.safe_load((DEPLOY / "container" / "compose.yaml").read_text())
+    assert set(compose["services"]) == {"terrace", "prometheus", "grafana"}
+    service = compose["services"]["terrace"]
+    assert service["cap_drop"] == ["ALL"] and service["read_only"] is True
+    for volume in service["volumes"]:
+        source = volume.split(":")[0]
+        assert not source.startswith(".") or (DEPLOY / "container" / source).exists(), source
+    for each in (DEPLOY / "container" / "terrace.yaml", tmp_path / "map.yaml"):
+        if not each.exists():
+            config_map = next(o for o in objects() if o["kind"] == "ConfigMap")
+            each.write_text(config_map["data"]["terrace.yaml"])
+        done = subprocess.run(
+            [str(server_process.default_binary()), "config", "check", "--config", str(each)],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0 and "error" not in done.stderr, done.stderr
