@@ -1,0 +1,307 @@
+#!/usr/bin/env python3
+"""Several tenants on one server: what each sees of the others.
+
+`./dev bench mixed`: short realtime requests beside generations of seconds, of three tenants, on
+three models of which two swap; then more generations than the machine can make. `./dev bench
+isolation`: one tenant's short requests beside another's endless prompts of 32k tokens.
+
+Every row is measured beside its reference in the same run. Standard library only.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import math
+import pathlib
+import random
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import server_process
+
+CHAT = "/v1/completions"
+# Goals of the classes: seconds from arrival to the end (realtime) or to the first token.
+REALTIME_GOAL_FACTOR = 1.5  # of the unloaded 99th percentile
+STANDARD_GOAL_S = 5.0
+BATCH_GOAL_S = 30.0
+
+
+def percentile(values, share):
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def make_model(folder, name, seed, context=None):
+    tool = server_process.default_binary().parent / "terrace_make_model"
+    path = pathlib.Path(folder) / f"{name}.gguf"
+    subprocess.run([str(tool), "small", "Q4_0", str(seed), str(path)], check=True)
+    if context is not None:
+        # The length is a number in the file's head, behind its key and its type.
+        whole = bytearray(path.read_bytes())
+        key = b".context_length"
+        at = whole.index(key) + len(key) + 4
+        whole[at : at + 4] = struct.pack("<I", context)
+        path.write_bytes(whole)
+    return path
+
+
+class Client:
+    """Requests of one tenant with its key."""
+
+    def __init__(self, server, tenant, sla):
+        command = [str(server.binary), "key", "add", tenant, "--tenant", tenant, "--sla", sla]
+        command += ["--json", "--config", str(server.folder / "terrace.yaml")]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        self.server, self.tenant = server, tenant
+        self.headers = {
+            "Authorization": "Bearer " + json.loads(done.stdout)["key"],
+            "Content-Type": "application/json",
+        }
+
+    def ask(self, model, words, tokens, seed, timeout_s=300):
+        """(seconds to the first token, seconds to the end), or None if it was refused."""
+        rng = random.Random(seed)
+        body = {
+            "model": model,
+            "prompt": " ".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(words)),
+            "max_tokens": tokens,
+            "temperature": 0,
+            "stream": True,
+        }
+        connection = self.server.connect(timeout_s)
+        try:
+            start = time.monotonic()
+            connection.request("POST", CHAT, json.dumps(body), self.headers)
+            response = connection.getresponse()
+            if response.status in (429, 503):
+                return None
+            if response.status != 200:
+                raise RuntimeError(f"{response.status}: {response.read()[:300]!r}")
+            first = None
+            for line in response:
+                if first is None and line.startswith(b"data: "):
+                    first = time.monotonic() - start
+                if b'"error"' in line:
+                    raise RuntimeError(line.decode())
+            return first, time.monotonic() - start
+        finally:
+            connection.close()
+
+
+class Report:
+    def __init__(self, as_json):
+        self.rows, self.as_json = [], as_json
+
+    def row(self, law, measured, unit, reference=None, least=None, most=None):
+        holds = None
+        value = measured / reference if reference else measured
+        if least is not None:
+            holds = value >= least
+        if most is not None:
+            holds = value <= most
+        self.rows.append(
+            {
+                "law": law,
+                "measured": measured,
+                "unit": unit,
+                "reference": reference,
+                "goal": least if least is not None else most,
+                "holds": holds,
+            }
+        )
+        if not self.as_json:
+            beside = f"  reference {reference:.4g}, ratio {value:.3f}" if reference else ""
+            goal = f"  goal >= {least}" if least is not None else ""
+            goal = f"  goal <= {most}" if most is not None else goal
+            word = {True: "holds", False: "MISSED", None: ""}[holds]
+            print(f"{law:<78} {measured:9.4g} {unit}{beside}{goal}  {word}", flush=True)
+
+    def end(self):
+        if self.as_json:
+            print(json.dumps(self.rows, indent=1))
+        return 0 if all(row["holds"] is not False for row in self.rows) else 1
+
+
+def paced(client, model, words, tokens, rate, seconds, seed, out):
+    """Asks at moments of a Poisson process, whatever has been answered by then."""
+    rng = random.Random(seed)
+    pool = concurrent.futures.ThreadPoolExecutor(256)
+    asked, at, start = [], 0.0, time.monotonic()
+    number = 0
+    while at < seconds:
+        time.sleep(max(0.0, start + at - time.monotonic()))
+        number += 1
+        chosen = model[number % len(model)] if isinstance(model, list) else model
+        asked.append(pool.submit(client.ask, chosen, words, tokens, seed * 1000 + number))
+        at += rng.expovariate(rate)
+    out.extend(each.result() for each in asked)
+    pool.shutdown()
+
+
+def steady(client, model, words, tokens, seconds, pause, out):
+    """One request after the other, with a pause between."""
+    end, number = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        number += 1
+        out.append(client.ask(model, words, tokens, number))
+        time.sleep(pause)
+
+
+def in_threads(*calls):
+    threads = [threading.Thread(target=call[0], args=call[1:]) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def mixed(folder, report, scale):
+    paths = {name: make_model(folder, name, seed) for seed, name in enumerate(("r", "x", "y"), 1)}
+    size = max(path.stat().st_size for path in paths.values())
+    models = [{"name": name, "source": str(path)} for name, path in paths.items()]
+    models[0] |= {"sla": "realtime", "hot_keep_time": "1h"}
+    config = {
+        "models": models,
+        # The realtime model and one of the two others, with KV and workspace.
+        "memory": {"device_budget": f"{int(size * 2.3) + (48 << 20)}B", "hot_keep_time": "0s"},
+        "scheduler": {"max_wait": "1s", "aging": "15s"},
+        "kv": {"disk_size": "off"},
+    }
+    with server_process.ServerProcess(config, pathlib.Path(folder) / "server") as server:
+        quick = Client(server, "quick", "realtime")
+        writer = Client(server, "writer", "standard")
+        night = Client(server, "night", "batch")
+        time.sleep(1.5)  # the keys are seen
+        for client, name in ((quick, "r"), (writer, "x"), (night, "y"), (quick, "r")):
+            client.ask(name, 30, 4, 1)
+        short = {"words": 40, "tokens": 8}
+        # How long a generation of some seconds is: measured, for the machine is what it is.
+        _, one = writer.ask("x", 30, 64, 2)
+        tokens = max(32, min(1500, int(64 * 3.0 * scale / one)))
+
+        alone = []
+        steady(quick, "r", short["words"], short["tokens"], 8 * scale, 0.1, alone)
+        alone = [total for _, total in alone]
+        # Capacity: generations a second with as many at once as wanted.
+        made, start = [], time.monotonic()
+        in_threads(
+            *(
+                (steady, client, name, 30, tokens, 10 * scale, 0, made)
+                for client, name in ((writer, "x"), (night, "y"))
+                for _ in range(4)
+            )
+        )
+        capacity = len(made) / (time.monotonic() - start)
+        seconds = 30 * scale
+        loaded, standard, batch = [], [], []
+        in_threads(
+            (steady, quick, "r", short["words"], short["tokens"], seconds, 0.1, loaded),
+            (paced, writer, ["x", "y"], 30, tokens, 0.5 * capacity, seconds, 3, standard),
+            (paced, night, ["y", "x"], 30, tokens, 0.7 * capacity, seconds, 4, batch),
+        )
+        swaps = server.metric("terrace_segment_evictions_total")
+    refused = sum(each is None for each in standard + batch)
+    loaded = [total for _, total in loaded]
+    print(
+        f"{len(alone)} and {len(loaded)} short requests, {len(standard)} standard and {len(batch)}"
+        f" batch generations of {tokens} tokens, {refused} refused, capacity {capacity:.2f}/s,"
+        f" {swaps:.0f} evictions",
+        file=sys.stderr,
+    )
+    report.row("realtime beside generations: median of short requests", statistics.median(loaded),
+               "s", statistics.median(alone), most=1.05)
+    report.row("realtime beside generations: mean of short requests", statistics.mean(loaded), "s",
+               statistics.mean(alone))
+    report.row("realtime beside generations: p99 of short requests", percentile(loaded, 0.99), "s",
+               percentile(alone, 0.99))
+    report.row("realtime alone: standard deviation over mean",
+               statistics.stdev(alone) / statistics.mean(alone), "share")
+    report.row("realtime beside generations: standard deviation over the mean alone",
+               statistics.stdev(loaded) / statistics.mean(alone), "share", most=0.05)
+    goal = REALTIME_GOAL_FACTOR * percentile(alone, 0.99)
+    met = sum(total <= goal for total in loaded)
+    met += sum(each is not None and each[0] <= STANDARD_GOAL_S for each in standard)
+    met += sum(each is not None and each[0] <= BATCH_GOAL_S for each in batch)
+    asked = len(loaded) + len(standard) + len(batch)
+    report.row("1.2x of capacity: requests within their class's goal", met / asked, "share",
+               least=0.95)
+    firsts = [each[0] for each in batch if each is not None]
+    report.row("1.2x of capacity: longest wait of a batch request", max(firsts), "s",
+               most=BATCH_GOAL_S + seconds)
+
+
+def isolation(folder, report, scale):
+    path = make_model(folder, "m", 1, 40960)
+    config = {
+        "models": [{"name": "m", "source": str(path)}],
+        "memory": {"device_budget": "4GiB"},
+        "kv": {"disk_size": "off"},
+    }
+    with server_process.ServerProcess(config, pathlib.Path(folder) / "server") as server:
+        modest, greedy = Client(server, "modest", "standard"), Client(server, "greedy", "standard")
+        time.sleep(1.5)
+        for seed in range(5):
+            modest.ask("m", 40, 8, seed)
+        sample = {"model": "m", "prompt": " ".join("abcdefghijklmnopqrstuvwxyz" * 10)}
+        _, _, text = server.request("POST", "/tokenize", sample, modest.headers)
+        words = int(32_000 / (len(json.loads(text)["tokens"]) / 260))
+        stop = threading.Event()
+        long = {"asked": 0, "cut": 0}
+
+        def endless():
+            while not stop.is_set():
+                long["asked"] += 1
+                # Whoever asks for so much and waits no longer than that asks anew at once.
+                try:
+                    greedy.ask("m", words, 1, 1000 + long["asked"], timeout_s=20 * scale)
+                except OSError:
+                    long["cut"] += 1
+
+        # In turn, so that a slow moment of the machine falls on both.
+        alone, beside = [], []
+        for _ in range(2):
+            steady(modest, "m", 40, 16, 10 * scale, 0.05, alone)
+            stop.clear()
+            thread = threading.Thread(target=endless, daemon=True)
+            thread.start()
+            time.sleep(1.5 * scale)
+            before = server.metric("terrace_tenant_compute_seconds_total", tenant="greedy")
+            steady(modest, "m", 40, 16, 14 * scale, 0.05, beside)
+            greedy_s = server.metric("terrace_tenant_compute_seconds_total", tenant="greedy")
+            stop.set()
+            thread.join()
+    print(
+        f"{len(alone)} and {len(beside)} short requests, {long['asked']} long prompts; in the last"
+        f" round the greedy tenant computed for {greedy_s - before:.1f} s",
+        file=sys.stderr,
+    )
+    alone, beside = [[total for _, total in each] for each in (alone, beside)]
+    for name, share in (("median", 0.5), ("p90", 0.9), ("p99", 0.99)):
+        report.row(f"short requests beside endless prompts of 32k tokens: {name}",
+                   percentile(beside, share), "s", percentile(alone, share),
+                   most=1.10 if share > 0.98 else None)
+    report.row("the same: computing that the greedy tenant got", greedy_s - before, "s",
+               least=math.ulp(1))
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__.split("\n\n")[0])
+    parser.add_argument("which", choices=["mixed", "isolation"])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="short: to see that it runs")
+    options = parser.parse_args()
+    report = Report(options.json)
+    with tempfile.TemporaryDirectory(prefix="terrace-mixed-") as folder:
+        run = mixed if options.which == "mixed" else isolation
+        run(folder, report, 0.25 if options.quick else 1)
+    code = report.end()
+    return 0 if options.quick else code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
