@@ -1,6 +1,6 @@
 """Every metric of the documented table exists and moves: one server is driven through all that they
 tell of. What a virtual machine has no sensor for is tested beside the code that reads it
-(tests/server/sensors_test.cc).
+(tests/os/machine_sensors_test.cc).
 """
 
 import concurrent.futures
