@@ -66,7 +66,6 @@ class TierManagerImpl {
   void VisitResident(
       const std::function<void(ModelId, uint32_t, std::span<const std::byte>)>& visit) const;
   absl::Status CheckInvariants() const;
-
   void Unpin(ModelId model, uint32_t segment);
   void FreeBuffer(std::byte* data);
 
@@ -246,7 +245,6 @@ class TierManagerImpl {
   uint32_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // callers in WaitLocked
   uint64_t remade_ ABSL_GUARDED_BY(mutex_) = 0;
 };
-
 }  // namespace terrace::tier
 
 #endif  // TERRACE_TIER_MANAGER_IMPL_H_
