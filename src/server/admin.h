@@ -40,6 +40,8 @@ struct AdminDeps {
   std::function<tier::TierSnapshot()> tiers;
   std::function<scheduler::SchedulerState()> queue;
   std::function<absl::Status()> reload;
+  // Which pages of a model are read (server/page_profile.h); may be empty.
+  std::function<absl::StatusOr<std::string>(const std::string& model, size_t cells)> pages;
 };
 
 class Admin final : public HttpHandler {
@@ -54,6 +56,7 @@ class Admin final : public HttpHandler {
 
   std::string StateJson() const;
   void Logs(const ExchangePtr& exchange) const;
+  void Pages(const ExchangePtr& exchange) const;
   void Act(const ExchangePtr& exchange, std::string_view rest);
   static void File(const ExchangePtr& exchange);
 
