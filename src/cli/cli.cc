@@ -99,6 +99,7 @@ int RunCli(const std::vector<std::string>& arguments, Io* io) {
   AddStoreCommands(root, &invocation);
   AddPlanCommand(root, &invocation);
   AddTopCommand(root, &invocation);
+  AddProfileCommand(root, &invocation);
   AddKeyCommand(root, &invocation);
   AddConfigCommand(root, &invocation);
   AddDoctorCommand(root, &invocation);

@@ -44,6 +44,7 @@ void AddConvertCommand(Command root, Invocation* invocation);
 void AddStoreCommands(Command root, Invocation* invocation);  // rm, rollback, import
 void AddPlanCommand(Command root, Invocation* invocation);
 void AddTopCommand(Command root, Invocation* invocation);
+void AddProfileCommand(Command root, Invocation* invocation);
 void AddKeyCommand(Command root, Invocation* invocation);
 void AddConfigCommand(Command root, Invocation* invocation);
 void AddDebugCommand(Command root, Invocation* invocation);

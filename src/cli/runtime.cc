@@ -102,6 +102,10 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(const server::Config& c
                    tier::TierManager::Create(options, runtime->device_.get(), &runtime->clock_));
   runtime->engine_ = std::make_unique<engine::Engine>(runtime->backend_.get(),
                                                       runtime->manager_.get(), &runtime->clock_);
+  if (config.memory.trace_pages) {
+    runtime->page_trace_ = std::make_unique<tier::PageTrace>();
+    runtime->engine_->set_page_trace(runtime->page_trace_.get());
+  }
   RETURN_IF_ERROR(runtime->CreateKvCache(config));
   runtime->history_ = std::make_unique<HistoryKeeper>(DataFolder(config) + "/history.db",
                                                       runtime->manager_.get(), &runtime->clock_);
@@ -149,8 +153,27 @@ absl::Status Runtime::CreateKvCache(const server::Config& config) {
   }
   kv_cache_ = std::make_unique<kv::Cache>(manager_.get(), kv_disk_.get(), &clock_);
   kv_cache_->SetRemote(kv_remote_.get());
+  if (config.kv.host_bytes > 0 && !manager_->unified()) {
+    kv_host_ = std::make_unique<kv::HostStore>(manager_.get(), config.kv.host_bytes);
+    kv_cache_->SetHost(kv_host_.get());
+  }
   manager_->SetIdleMemory(kv_cache_.get());
   return absl::OkStatus();
+}
+
+void Runtime::StartScrubbing(int64_t round_us) {
+  if (round_us <= 0) return;
+  tier::ScrubOptions options;
+  options.round_us = round_us;
+  options.notice = [this](const std::string& model, const std::string& message) {
+    Tell(model, message);
+  };
+  scrubber_ = std::make_unique<tier::Scrubber>(manager_.get(), std::move(options));
+  scrubber_->Start();
+}
+
+tier::ScrubState Runtime::scrubbed() const {
+  return scrubber_ == nullptr ? tier::ScrubState() : scrubber_->State();
 }
 
 void Runtime::SetNotice(Notice notice) {

@@ -26,6 +26,8 @@
 #include "storage/disk/block_store.h"
 #include "storage/disk/disk_budget.h"
 #include "storage/remote/remote_store.h"
+#include "tier/page_trace.h"
+#include "tier/scrubber.h"
 #include "tier/tier_manager.h"
 
 namespace terrace::cli {
@@ -73,6 +75,11 @@ class Runtime {
   const std::string& kv_note() const { return kv_note_; }
   // Which operators the device leaves to the host; empty: none.
   const std::string& device_note() const { return device_note_; }
+  // Reads images in idle time, each about once in `round_us`; 0: not at all.
+  void StartScrubbing(int64_t round_us);
+  tier::ScrubState scrubbed() const;
+  // Null unless memory.trace_pages is on.
+  const tier::PageTrace* page_trace() const { return page_trace_.get(); }
   // Without an image: weights are always read from the source file (diagnosis).
   void set_write_images(bool write) { write_images_ = write; }
 
@@ -96,13 +103,16 @@ class Runtime {
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<ops::Backend> backend_;
   std::unique_ptr<tier::TierManager> manager_;
+  std::unique_ptr<tier::PageTrace> page_trace_;
   std::unique_ptr<engine::Engine> engine_;
   std::string kv_note_;
   std::string device_note_;
   std::unique_ptr<storage::BlockStore> kv_disk_;
   std::unique_ptr<storage::RemoteStore> kv_remote_;
+  std::unique_ptr<kv::HostStore> kv_host_;  // null where the device's memory is the host's
   std::unique_ptr<kv::Cache> kv_cache_;
   std::unique_ptr<HistoryKeeper> history_;
+  std::unique_ptr<tier::Scrubber> scrubber_;
 };
 
 // What `model` (or, for an empty one, the configuration) says about KV; not its speculation, whose

@@ -46,6 +46,7 @@
 #include "server/kserve_http.h"
 #include "server/model_catalog.h"
 #include "server/ollama.h"
+#include "server/page_profile.h"
 #include "server/tier_metrics.h"
 #include "server/tls.h"
 #include "server/version_router.h"
@@ -255,6 +256,7 @@ class Server {
                 }});
     RETURN_IF_ERROR(StartFront());
     catalog_->OpenAll();
+    runtime_->StartScrubbing(config_.storage.scrub_us);
     return absl::OkStatus();
   }
 
@@ -279,6 +281,9 @@ class Server {
       metrics_.Set(MetricId::kMemoryBytes, {"disk", "kv"},
                    static_cast<double>(disk->State().bytes));
     }
+    const tier::ScrubState scrubbed = runtime_->scrubbed();
+    metrics_.CounterFor(MetricId::kScrubbedBytes).RaiseTo(static_cast<double>(scrubbed.bytes));
+    metrics_.CounterFor(MetricId::kScrubDamage).RaiseTo(static_cast<double>(scrubbed.damaged));
     const uint64_t cap = budget != nullptr ? config_.storage.disk_bytes : KvDiskBytes(config_);
     if (cap > 0) metrics_.Set(MetricId::kBudgetBytes, {"disk"}, static_cast<double>(cap));
   }
@@ -320,7 +325,12 @@ class Server {
                           .tiers = [this] { return runtime_->manager().Snapshot(); },
                           .queue = [this] { return scheduler_->State(); },
                           .reload = [this] { return Reload(); },
-                          .sensors = [this] { return sensors_->Latest(); }});
+                          .sensors = [this] { return sensors_->Latest(); },
+                          .pages =
+                              [this](const std::string& model, size_t cells) {
+                                return server::PageProfileJson(
+                                    runtime_->manager(), runtime_->page_trace(), model, cells);
+                              }});
     front_ = std::make_unique<server::Front>(std::move(options),
                                              server::FrontDeps{.openai = handler_.get(),
                                                                .kserve = kserve_http_.get(),

@@ -1,12 +1,10 @@
 // terrace top: a running server's memory, models and links, live in the terminal. Reads what the
 // admin port shows.
-#include <curl/curl.h>
 #include <curses.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -14,6 +12,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "base/units.h"
+#include "cli/admin_client.h"
 #include "cli/cli.h"
 
 namespace terrace::cli {
@@ -25,47 +24,6 @@ struct TopOptions {
   std::string url = "http://127.0.0.1:8003";
   bool once = false;
 };
-
-size_t Append(char* data, size_t size, size_t count, void* to) {
-  static_cast<std::string*>(to)->append(data, size * count);
-  return size * count;
-}
-
-absl::StatusOr<json::value> FetchState(const TopOptions& options) {
-  const std::unique_ptr<CURL, void (*)(CURL*)> curl(curl_easy_init(), curl_easy_cleanup);
-  if (curl == nullptr) return absl::InternalError("the HTTP client cannot begin");
-  std::string body;
-  const std::string url = options.url + "/admin/state";
-  curl_easy_setopt(curl.get(), CURLOPT_URL, url.c_str());
-  curl_easy_setopt(curl.get(), CURLOPT_WRITEFUNCTION, &Append);
-  curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &body);
-  curl_easy_setopt(curl.get(), CURLOPT_TIMEOUT, 10L);
-  curl_slist* headers = nullptr;
-  // A key on the command line would be seen by everyone on the machine.
-  if (const char* key = std::getenv("TERRACE_KEY"); key != nullptr) {
-    headers = curl_slist_append(headers, fmt::format("Authorization: Bearer {}", key).c_str());
-    curl_easy_setopt(curl.get(), CURLOPT_HTTPHEADER, headers);
-  }
-  const CURLcode code = curl_easy_perform(curl.get());
-  long status = 0;
-  curl_easy_getinfo(curl.get(), CURLINFO_RESPONSE_CODE, &status);
-  curl_slist_free_all(headers);
-  if (code != CURLE_OK) {
-    return absl::UnavailableError(
-        fmt::format("{}: {}; is the server running, with server.admin_port on?", options.url,
-                    curl_easy_strerror(code)));
-  }
-  if (status == 401 || status == 403) {
-    return absl::PermissionDeniedError(
-        "the server wants an API key with the right to administer: set TERRACE_KEY");
-  }
-  json::error_code ec;
-  json::value state = json::parse(body, ec);
-  if (status != 200 || ec || !state.is_object()) {
-    return absl::UnavailableError(fmt::format("{} answered {}", url, status));
-  }
-  return state;
-}
 
 uint64_t Number(const json::object& object, std::string_view name) {
   const json::value* found = object.if_contains(json::string_view(name.data(), name.size()));
@@ -214,7 +172,7 @@ class Screen {
 };
 
 absl::Status Top(const TopOptions& options, Invocation* invocation) {
-  ASSIGN_OR_RETURN(json::value state, FetchState(options));
+  ASSIGN_OR_RETURN(json::value state, FetchAdmin(options.url, "/admin/state"));
   if (invocation->json) {
     *invocation->io->out << json::serialize(state) << "\n";
     return absl::OkStatus();
@@ -230,7 +188,7 @@ absl::Status Top(const TopOptions& options, Invocation* invocation) {
   while (
       screen.Show(Lines(state.as_object(), before.is_object() ? &before.as_object() : nullptr))) {
     before = std::move(state);
-    ASSIGN_OR_RETURN(state, FetchState(options));
+    ASSIGN_OR_RETURN(state, FetchAdmin(options.url, "/admin/state"));
   }
   return absl::OkStatus();
 }

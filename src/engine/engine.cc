@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "tier/page_trace.h"
 
 namespace terrace::engine {
 namespace {
@@ -43,7 +44,14 @@ class PinnedWeights final : public model::WeightProvider {
     if (!leaving_.empty()) backend_->Synchronize().IgnoreError();
   }
 
+  // Counts reads of pages from now on; in the first stage those of `tokens`' rows.
+  void CountPages(tier::PageTrace* trace, std::span<const int32_t> tokens) {
+    trace_ = trace;
+    tokens_ = tokens;
+  }
+
   absl::Status Enter(Stage stage, int32_t layer) override {
+    stage_ = stage;
     RETURN_IF_ERROR(FinishLeaving(kLeavingAtOnce));
     std::span<const uint32_t> segments = model_.StageSegments(stage, layer);
     for (size_t i = 0; i < segments.size(); ++i) {
@@ -87,6 +95,7 @@ class PinnedWeights final : public model::WeightProvider {
     const EngineModel::Binding& binding = model_.bindings()[static_cast<size_t>(tensor)];
     ops::Weight weight = binding.weight;
     weight.data = slots_[binding.segment].pin.data() + binding.offset;
+    if (trace_ != nullptr) CountMatrix(binding);
     return weight;
   }
 
@@ -104,6 +113,9 @@ class PinnedWeights final : public model::WeightProvider {
     for (int32_t expert : experts_) {
       const Slot& slot = slots_[binding.segment + static_cast<uint32_t>(expert)];
       places[static_cast<size_t>(expert)] = slot.pin.data() + binding.offset;
+      if (trace_ == nullptr) continue;
+      trace_->Touch(model_.weights().tier_id(), binding.segment + static_cast<uint32_t>(expert),
+                    binding.offset, binding.stride);
     }
     return {binding.weight, binding.count, 0, places.data()};
   }
@@ -149,6 +161,23 @@ class PinnedWeights final : public model::WeightProvider {
   int64_t kv_wait_us() const { return kv_wait_us_; }
 
  private:
+  // Packed rows lie together in groups, so a row's place is that of its share.
+  void CountMatrix(const EngineModel::Binding& binding) const {
+    const tier::ModelId id = model_.weights().tier_id();
+    const uint64_t bytes = binding.stride * static_cast<uint64_t>(binding.count);
+    const auto rows = static_cast<uint64_t>(binding.weight.rows);
+    if (stage_ != Stage::kEmbed || rows <= 1) {
+      trace_->Touch(id, binding.segment, binding.offset, bytes);
+      return;
+    }
+    for (int32_t token : tokens_) {
+      const uint64_t begin = bytes / rows * static_cast<uint64_t>(token);
+      if (begin < bytes) {
+        trace_->Touch(id, binding.segment, binding.offset + begin, bytes / rows);
+      }
+    }
+  }
+
   struct Slot {
     tier::Pin pin;
     int32_t count = 0;
@@ -248,6 +277,9 @@ class PinnedWeights final : public model::WeightProvider {
   absl::Status left_wrong_;
   int64_t wait_us_ = 0;
   int64_t kv_wait_us_ = 0;
+  Stage stage_ = Stage::kEmbed;  // entered last
+  tier::PageTrace* trace_ = nullptr;
+  std::span<const int32_t> tokens_;
 };
 
 bool AllFinite(std::span<const float> values) {
@@ -360,6 +392,7 @@ absl::Status Engine::Forward(EngineModel& model, const Rows& rows,
   input.adapters = rows.adapted;
   input.adapter_rank = rank;
   PinnedWeights provider(model, rows.adapters, backend_, manager_, clock_, arriving, cancel);
+  if (page_trace_ != nullptr) provider.CountPages(page_trace_, rows.tokens);
   absl::StatusOr<ops::Matrix> result = model.architecture().Forward(
       input, *backend_, provider, {workspace_.data(), workspace_.bytes()});
   step->weight_wait_us += provider.wait_us();

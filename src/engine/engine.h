@@ -21,6 +21,10 @@ namespace terrace {
 class Clock;
 }
 
+namespace terrace::tier {
+class PageTrace;
+}
+
 namespace terrace::engine {
 
 // One sequence's part of a step: `tokens` are appended at the end of `kv`; if `want_logits`, the
@@ -78,6 +82,10 @@ class Engine {
   uint64_t workspace_bytes() const { return workspace_bytes_.load(std::memory_order_relaxed); }
   ops::Backend* backend() const { return backend_; }
 
+  // Where reads of weights are counted page by page; null for nowhere. Set before the first step;
+  // must outlive the engine.
+  void set_page_trace(tier::PageTrace* trace) { page_trace_ = trace; }
+
  private:
   struct Rows;
   // `arriving`: entries' KV that is waited for layer by layer. Adds waits to `result`.
@@ -96,6 +104,7 @@ class Engine {
   ops::Backend* backend_;
   tier::TierManager* manager_;
   const Clock* clock_;
+  tier::PageTrace* page_trace_ = nullptr;
   tier::DeviceBuffer workspace_;
   // Where the host can't reach those in the workspace.
   std::vector<float> host_logits_, host_states_;

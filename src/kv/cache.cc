@@ -43,7 +43,11 @@ struct Cache::Batch {
 
 Cache::Cache(tier::TierManager* manager, storage::BlockStore* store, const Clock* clock)
     : manager_(manager), store_(store), clock_(clock) {
-  if (store_ == nullptr) return;
+  if (store_ != nullptr) StartPools();
+}
+
+void Cache::StartPools() {
+  if (writer_ != nullptr) return;
   writer_ = std::make_unique<os::WorkerPool>("kv-writer", 1);
   loaders_ = std::make_unique<os::WorkerPool>("kv-loader", kLoaders);
 }
@@ -66,9 +70,12 @@ Cache::~Cache() {
 
 void Cache::SetRemote(storage::RemoteStore* remote) {
   remote_ = remote;
-  if (remote == nullptr || writer_ != nullptr) return;
-  writer_ = std::make_unique<os::WorkerPool>("kv-writer", 1);
-  loaders_ = std::make_unique<os::WorkerPool>("kv-loader", kLoaders);
+  if (remote != nullptr) StartPools();
+}
+
+void Cache::SetHost(HostStore* host) {
+  host_ = host;
+  if (host != nullptr) StartPools();
 }
 
 void Cache::TouchLocked(Entry& entry, int64_t now_us) {
@@ -175,6 +182,9 @@ Cache::Found Cache::Find(const BlockKey& root, std::span<const int32_t> tokens, 
     TouchLocked(entry, now_us);
   }
   for (size_t i = 0; i < at; ++i) ConsiderWritingLocked(keys[i]);
+  for (; host_ != nullptr && at < keys.size() && host_->Contains(keys[at]); ++at) {
+    found.host.push_back(keys[at]);
+  }
   for (; store_ != nullptr && at < keys.size() && store_->Contains(keys[at]); ++at) {
     found.stored.push_back(keys[at]);
   }
@@ -204,6 +214,14 @@ LoadChoice Cache::Weigh(size_t blocks, uint64_t block_bytes, double compute_s) c
   // What waits for the disk besides other KV, which is counted already.
   const uint64_t queued = disk.queued_bytes - std::min(disk.queued_bytes, loading_bytes_);
   return WeighAt(rate, queued + blocks * block_bytes, compute_s * static_cast<double>(blocks));
+}
+
+LoadChoice Cache::WeighHost(size_t blocks, uint64_t block_bytes, double compute_s) const {
+  absl::MutexLock lock(&mutex_);
+  LoadChoice choice = WeighAt(counters_.host_bytes_per_s, blocks * block_bytes,
+                              compute_s * static_cast<double>(blocks));
+  choice.why = "host memory " + choice.why;
+  return choice;
 }
 
 double Cache::disk_rate() const {
@@ -369,13 +387,50 @@ void Cache::FinishBatch(Batch& batch) {
     }
   }
   Loaded loaded;
-  loaded.remote = true;
+  loaded.tier = "remote";
   batch.blocks.resize(good);
   loaded.blocks = std::move(batch.blocks);
   loaded.why = std::move(batch.why);
   batch.done(std::move(loaded));
   absl::MutexLock lock(&mutex_);
   LoadOverLocked(asked);
+}
+
+void Cache::LoadHost(RestoreAsk ask, LoadDone done) {
+  const uint64_t bytes = ask.keys.size() * ask.block_bytes;
+  {
+    absl::MutexLock lock(&mutex_);
+    ++loads_;
+    loading_bytes_ += bytes;
+  }
+  loaders_->Run([this, bytes, ask = std::move(ask), done = std::move(done)] {
+    done(CopyBack(ask));
+    absl::MutexLock lock(&mutex_);
+    LoadOverLocked(bytes);
+  });
+}
+
+Cache::Loaded Cache::CopyBack(const RestoreAsk& ask) {
+  Loaded loaded;
+  loaded.tier = "host";
+  const int64_t start_us = clock_->NowUs();
+  for (const BlockKey& key : ask.keys) {
+    absl::StatusOr<tier::DeviceBuffer> buffer = manager_->Allocate(ask.owner, ask.block_bytes);
+    if (!buffer.ok() || !host_->Read(key, buffer->data(), ask.block_bytes).ok()) break;
+    loaded.blocks.push_back(Publish(key, *std::move(buffer)));
+  }
+  const size_t good = loaded.blocks.size();
+  const int64_t took_us = std::max<int64_t>(clock_->NowUs() - start_us, 1);
+  if (good == 0) return loaded;
+  loaded.why = fmt::format("{} tokens came from host memory in {:.1f} ms", good * kBlockTokens,
+                           static_cast<double>(took_us) * 1e-3);
+  const double now =
+      static_cast<double>(good * ask.block_bytes) * 1e6 / static_cast<double>(took_us);
+  absl::MutexLock lock(&mutex_);
+  counters_.host_hits += good;
+  double& rate = counters_.host_bytes_per_s;
+  rate = rate == 0 ? now : rate * (1 - kRateWeight) + now * kRateWeight;
+  return loaded;
 }
 
 BlockRef Cache::Publish(const BlockKey& key, tier::DeviceBuffer buffer) {
@@ -405,14 +460,15 @@ BlockRef Cache::PublishIfNew(const BlockKey& key, tier::DeviceBuffer* buffer) {
 }
 
 uint64_t Cache::Reclaim(uint64_t bytes, int64_t used_before_us) {
-  return Drop(bytes, used_before_us, nullptr);
+  return Drop(bytes, used_before_us, nullptr, /*keep_on_host=*/true);
 }
 
 uint64_t Cache::ReclaimOf(const std::string& tenant, uint64_t bytes) {
-  return Drop(bytes, std::numeric_limits<int64_t>::max(), &tenant);
+  return Drop(bytes, std::numeric_limits<int64_t>::max(), &tenant, /*keep_on_host=*/true);
 }
 
-uint64_t Cache::Drop(uint64_t bytes, int64_t used_before_us, const std::string* tenant) {
+uint64_t Cache::Drop(uint64_t bytes, int64_t used_before_us, const std::string* tenant,
+                     bool keep_on_host) {
   std::vector<std::shared_ptr<Block>> dropped;  // given back after the lock
   uint64_t freed = 0;
   {
@@ -433,6 +489,13 @@ uint64_t Cache::Drop(uint64_t bytes, int64_t used_before_us, const std::string* 
       ++counters_.evictions;
     }
   }
+  if (host_ == nullptr || !keep_on_host) return freed;
+  // Children went before their parents, and are the first to go there too. What finds no room there
+  // is on the disk if it was used often enough, or else computed again.
+  for (std::shared_ptr<Block>& block : dropped) {
+    host_->Keep(*block, block->buffer.owner()).IgnoreError();
+    block.reset();
+  }
   return freed;
 }
 
@@ -446,7 +509,8 @@ int64_t Cache::OldestIdleUs() const {
 }
 
 void Cache::Clear() {
-  Reclaim(std::numeric_limits<uint64_t>::max(), std::numeric_limits<int64_t>::max());
+  Drop(std::numeric_limits<uint64_t>::max(), std::numeric_limits<int64_t>::max(), nullptr,
+       /*keep_on_host=*/false);
 }
 
 void Cache::Flush() {

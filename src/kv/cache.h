@@ -17,6 +17,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -27,6 +28,7 @@
 #include "absl/synchronization/mutex.h"
 #include "kv/block.h"
 #include "kv/frequency_sketch.h"
+#include "kv/host_store.h"
 #include "kv/restore.h"
 #include "os/worker_pool.h"
 #include "storage/disk/block_store.h"
@@ -46,6 +48,7 @@ struct CacheState {
   uint64_t bytes = 0;
   uint64_t idle_bytes = 0;   // of blocks that no sequence uses
   uint64_t device_hits = 0;  // blocks found, since start
+  uint64_t host_hits = 0;    // blocks copied back from host memory
   uint64_t disk_hits = 0;    // blocks loaded from disk
   uint64_t remote_hits = 0;  // blocks loaded from the remote store
   uint64_t misses = 0;       // blocks asked for and nowhere found
@@ -54,6 +57,7 @@ struct CacheState {
   uint64_t moved = 0;           // blocks written down because their sequence gave way
   double disk_bytes_per_s = 0;  // what whole loads got lately; 0: not known yet
   double remote_bytes_per_s = 0;
+  double host_bytes_per_s = 0;  // over the device's link
 };
 
 // Whether bytes are had sooner by loading than by computing what they hold.
@@ -74,11 +78,16 @@ class Cache : public tier::IdleMemory {
   // the cache; must outlive it.
   void SetRemote(storage::RemoteStore* remote);
 
+  // Host memory below a device that has its own: blocks that must leave the device go there. Null
+  // for none. Set before other threads use the cache; must outlive it.
+  void SetHost(HostStore* host);
+
   // The longest known start of `tokens`, whole blocks only: first those in device memory (held by
-  // the result), then the keys of those that the disk store holds, then the keys that follow and
-  // that only the remote store could have (empty without one).
+  // the result), then the keys of those that lie in host memory, then of those that the disk store
+  // holds, then the keys that follow and that only the remote store could have (empty without one).
   struct Found {
     std::vector<BlockRef> device;
+    std::vector<BlockKey> host;
     std::vector<BlockKey> stored;
     std::vector<BlockKey> beyond;
   };
@@ -89,6 +98,8 @@ class Cache : public tier::IdleMemory {
   // known), by what loads got lately (before any: by what the disk gives) and the bytes already on
   // their way.
   LoadChoice Weigh(size_t blocks, uint64_t block_bytes, double compute_s) const;
+  // The same for blocks in host memory.
+  LoadChoice WeighHost(size_t blocks, uint64_t block_bytes, double compute_s) const;
   // What whole loads from disk got lately, bytes/s; 0: not known yet.
   double disk_rate() const;
 
@@ -99,11 +110,14 @@ class Cache : public tier::IdleMemory {
   struct Loaded {
     std::vector<BlockRef> blocks;
     std::string why;  // what was chosen and why, or what the load got; for the request's trace
-    bool remote = false;
+    std::string_view tier = "disk";  // where they came from
   };
   using LoadDone = std::function<void(Loaded)>;
   using LoadBegun = std::function<void(std::shared_ptr<Restore>)>;
   void LoadStored(RestoreAsk ask, LoadBegun begun, LoadDone done);
+
+  // Copies blocks back from host memory, in their order; as LoadStored, without `begun`.
+  void LoadHost(RestoreAsk ask, LoadDone done);
 
   // Loads those blocks that the remote store has, if that is worth it, several at a time.
   // `compute_s`: of one block; 0: not known.
@@ -124,7 +138,7 @@ class Cache : public tier::IdleMemory {
   uint64_t Reclaim(uint64_t bytes, int64_t used_before_us) override;
   uint64_t ReclaimOf(const std::string& tenant, uint64_t bytes) override;
   int64_t OldestIdleUs() const override;
-  // Drops every idle block.
+  // Drops every idle block of device memory.
   void Clear();
 
   // Waits until everything worth writing is written (tests, orderly shutdown).
@@ -134,8 +148,10 @@ class Cache : public tier::IdleMemory {
   absl::Status CheckInvariants() const;
 
  private:
-  // Idle blocks last used before then, of `tenant` only if one is given, oldest first.
-  uint64_t Drop(uint64_t bytes, int64_t used_before_us, const std::string* tenant);
+  // Idle blocks last used before then, of `tenant` only if one is given, oldest first. With
+  // `keep_on_host` they go to the host tier where there is one.
+  uint64_t Drop(uint64_t bytes, int64_t used_before_us, const std::string* tenant,
+                bool keep_on_host);
   struct Entry {
     std::shared_ptr<Block> block;
     int64_t last_used_us = 0;
@@ -146,6 +162,8 @@ class Cache : public tier::IdleMemory {
   void ConsiderWritingLocked(const BlockKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteUsed(const BlockKey& key);
   void Write(const Block& block);
+  void StartPools();
+  Loaded CopyBack(const RestoreAsk& ask);
   void StartBatch(std::shared_ptr<Batch> batch);
   void LoadInto(Batch& batch, size_t index);
   void FinishBatch(Batch& batch);
@@ -157,6 +175,7 @@ class Cache : public tier::IdleMemory {
   tier::TierManager* const manager_;
   storage::BlockStore* const store_;
   storage::RemoteStore* remote_ = nullptr;
+  HostStore* host_ = nullptr;
   const Clock* const clock_;
 
   mutable absl::Mutex mutex_;

@@ -14,6 +14,8 @@ namespace {
 // the layers of the last slice are few.
 constexpr uint64_t kSliceBytes = 256 * kKiB;
 constexpr size_t kMostSlices = 32;
+// The last slices are small: only their layers are left to compute when all has been read.
+constexpr uint64_t kLastSliceBytes = 64 * kKiB;
 // A waiting step looks at its cancel flag this often.
 constexpr absl::Duration kCancelPoll = absl::Milliseconds(5);
 constexpr uint64_t kHeaderBytes = storage::BlockStore::kDataOffset;
@@ -35,6 +37,13 @@ void Restore::CutSlices() {
     const uint64_t cut = AlignUp(end, tier::kBlockAlignment);
     if (cut + kSliceBytes / 2 > ask_.block_bytes) break;  // no slice for a small rest
     ends_.push_back(cut);
+  }
+  for (uint64_t left = layers / 2; left > 0 && ends_.size() + 1 < kMostSlices; left /= 2) {
+    const uint64_t last = ends_.empty() ? 0 : ends_.back();
+    const uint64_t rest = (ask_.block_bytes - std::min(ask_.block_bytes, last)) / layer;
+    if (rest <= left) continue;
+    if (left * layer < kLastSliceBytes) break;
+    ends_.push_back(AlignUp((ask_.block_bytes / layer - left) * layer, tier::kBlockAlignment));
   }
   ends_.push_back(ask_.block_bytes);
 }
@@ -87,8 +96,10 @@ size_t Restore::Begin() {
   {
     absl::MutexLock lock(&mutex_);
     missing_.assign(ends_.size(), items_.size());
-    left_ = good_ = items_.size();
+    good_ = items_.size();
+    left_ = items_.size() + 1;
   }
+  parts_.workers->Run([self = shared_from_this()] { self->Populate(); });
   const uint64_t number =
       parts_.manager->ReadRanges(Ranges(), tier::Priority::kNextLayer,
                                  [self = shared_from_this()](size_t range, absl::Status status) {
@@ -102,6 +113,26 @@ size_t Restore::Begin() {
   }
   if (cancelled) parts_.manager->CancelRanges(number);
   return items_.size();
+}
+
+// Brings in pages from the last block on, until it meets the reads, which bring them in one by one
+// from the first: so two threads clear memory while the disk is busy. A part of the restore: while
+// it lasts no block is given away, whose pages it would bring back.
+void Restore::Populate() {
+  for (size_t i = items_.size(); i-- > 0;) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (cancelled_ || (items_[i].arrived & 1) != 0) break;
+    }
+    os::Populate({items_[i].data, ask_.block_bytes});
+  }
+  absl::MutexLock lock(&mutex_);
+  PartOverLocked();
+}
+
+void Restore::PartOverLocked() {
+  if (--left_ > 0) return;
+  parts_.workers->Run([self = shared_from_this()] { self->End(); });
 }
 
 void Restore::Cancel() {
@@ -198,11 +229,8 @@ void Restore::EndItem(size_t index, bool good, bool again) {
   item.hashing = false;
   if (!good) good_ = std::min(good_, index);
   if (again) spoiled_ = true;
-  if (--left_ > 0) {
-    if (again) changed_.SignalAll();
-    return;
-  }
-  parts_.workers->Run([self = shared_from_this()] { self->End(); });
+  if (again) changed_.SignalAll();
+  PartOverLocked();
 }
 
 void Restore::End() {

@@ -96,6 +96,8 @@ class Restore : public std::enable_shared_from_this<Restore> {
   int NextSliceLocked(const Item& item) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // From where they were read to, if that is not the device's memory; false if that fails.
   bool CopyToDevice(const Item& item, uint64_t offset, uint64_t bytes);
+  void Populate();
+  void PartOverLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndItem(size_t index, bool good, bool again);
   void End();
   absl::Status AwaitLocked(const std::function<bool()>& there, const tier::CancelFlag* cancel)
@@ -115,7 +117,7 @@ class Restore : public std::enable_shared_from_this<Restore> {
   uint64_t number_ ABSL_GUARDED_BY(mutex_) = 0;  // of the reads
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<size_t> missing_ ABSL_GUARDED_BY(mutex_);  // blocks without it, for each slice
-  size_t left_ ABSL_GUARDED_BY(mutex_) = 0;              // blocks that have not ended
+  size_t left_ ABSL_GUARDED_BY(mutex_) = 0;              // blocks that have not ended, and Populate
   size_t good_ ABSL_GUARDED_BY(mutex_) = 0;              // blocks before the first bad one
   bool spoiled_ ABSL_GUARDED_BY(mutex_) = false;         // some bytes were wrong at first
   bool over_ ABSL_GUARDED_BY(mutex_) = false;

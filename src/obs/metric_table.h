@@ -27,6 +27,8 @@ enum class MetricId {
   kSegmentLoads,
   kSegmentEvictions,
   kChecksumFailures,
+  kScrubbedBytes,
+  kScrubDamage,
   kLinkBytes,
   kMemoryBytes,
   kBudgetBytes,

@@ -73,4 +73,16 @@ absl::Status Mapping::Discard(uint64_t offset, uint64_t bytes) {
   return absl::OkStatus();
 }
 
+void Populate(std::span<std::byte> memory) {
+#ifdef MADV_POPULATE_WRITE
+  const auto begin = AlignUp(reinterpret_cast<uintptr_t>(memory.data()), kPageBytes);
+  const uint64_t end = (reinterpret_cast<uintptr_t>(memory.data()) + memory.size()) & -kPageBytes;
+  if (begin < end) {
+    (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
+  }
+#else
+  (void)memory;
+#endif
+}
+
 }  // namespace terrace::os

@@ -45,6 +45,10 @@ class Mapping {
   uint64_t bytes_ = 0;
 };
 
+// Brings the pages of mapped memory in now, instead of one by one when somebody first writes there;
+// what they hold stays. A hint: without the kernel's help (Linux 5.14) nothing happens.
+void Populate(std::span<std::byte> memory);
+
 }  // namespace terrace::os
 
 #endif  // TERRACE_OS_MAPPING_H_

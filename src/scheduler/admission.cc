@@ -121,21 +121,24 @@ void SchedulerImpl::FindKvLocked(ModelQueue* queue, LiveRequest* live, bool load
 }
 
 void SchedulerImpl::StartLoadLocked(ModelQueue* queue, LiveRequest* live, kv::Cache::Found found) {
-  if (found.stored.empty() && found.beyond.empty()) return;
-  const bool disk = !found.stored.empty();
+  const bool host = !found.host.empty();
+  const bool disk = !host && !found.stored.empty();
+  if (!host && !disk && found.beyond.empty()) return;
   const double compute_s = queue->BlockSeconds();
   kv::RestoreAsk ask;
   ask.block_bytes = live->kv->block_bytes();
   ask.layer_bytes = queue->model->kv_geometry().layer_bytes();
   ask.owner = live->kv->owner();
-  if (disk) {
+  if (host || disk) {
     const kv::LoadChoice choice =
-        options_.cache->Weigh(found.stored.size(), ask.block_bytes, compute_s);
+        host ? options_.cache->WeighHost(found.host.size(), ask.block_bytes, compute_s)
+             : options_.cache->Weigh(found.stored.size(), ask.block_bytes, compute_s);
     AddChoice(live, choice.why);
     if (!choice.load) return;
   }
-  live->more_beyond = disk && !found.beyond.empty();
-  ask.keys = std::move(disk ? found.stored : found.beyond);
+  // What lies further down is looked for once this has come.
+  live->more_beyond = (host && !found.stored.empty()) || ((host || disk) && !found.beyond.empty());
+  ask.keys = std::move(host ? found.host : disk ? found.stored : found.beyond);
   // What the step will need beside this KV comes meanwhile.
   const auto& weights = queue->model->weights();
   engine_->manager()->Prefetch(weights.tier_id(), 0,
@@ -147,6 +150,10 @@ void SchedulerImpl::StartLoadLocked(ModelQueue* queue, LiveRequest* live, kv::Ca
   auto done = [this, id = live->request->id, number = live->restore](kv::Cache::Loaded loaded) {
     OnRestored(id, number, std::move(loaded));
   };
+  if (host) {
+    options_.cache->LoadHost(std::move(ask), std::move(done));
+    return;
+  }
   if (!disk) {
     options_.cache->LoadRemote(std::move(ask), compute_s, std::move(done));
     return;
@@ -202,7 +209,7 @@ bool SchedulerImpl::SettleEarlyLocked(const std::vector<LiveRequest*>& step, boo
     if (live->early == 0) continue;
     some = true;
     if (good) {
-      CountRestoredLocked(live, live->early, false);
+      CountRestoredLocked(live, live->early, "disk");
       AddChoice(live, fmt::format("{} tokens came while the step computed, done in {:.1f} ms, of "
                                   "that {:.1f} ms waiting",
                                   live->early * static_cast<size_t>(kv::kBlockTokens),
@@ -218,12 +225,12 @@ bool SchedulerImpl::SettleEarlyLocked(const std::vector<LiveRequest*>& step, boo
   return some;
 }
 
-void SchedulerImpl::CountRestoredLocked(LiveRequest* live, size_t blocks, bool remote) {
+void SchedulerImpl::CountRestoredLocked(LiveRequest* live, size_t blocks, std::string_view tier) {
   if (live->first_token_us != 0) return;
   const auto tokens = static_cast<int32_t>(blocks) * kv::kBlockTokens;
   live->restored += tokens;
   live->cached += tokens;
-  metrics_->Count(MetricId::kKvTokens, {live->request->model, remote ? "remote" : "disk"}, tokens);
+  metrics_->Count(MetricId::kKvTokens, {live->request->model, std::string(tier)}, tokens);
 }
 
 void SchedulerImpl::CollectKvLocked(ModelQueue* queue) {
@@ -234,7 +241,7 @@ void SchedulerImpl::CollectKvLocked(ModelQueue* queue) {
       // Let in early, but all of it is there before its step.
       live->kv->DropArriving();
       live->early = 0;
-      CountRestoredLocked(live.get(), arrived.blocks.size(), arrived.remote);
+      CountRestoredLocked(live.get(), arrived.blocks.size(), arrived.tier);
       live->kv->Adopt(std::move(arrived.blocks));
     }
     if (live->more_beyond && live->restore == 0) {

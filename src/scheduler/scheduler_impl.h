@@ -112,7 +112,7 @@ class SchedulerImpl final : public Scheduler {
   // forgotten; what of it is good comes with OnRestored. True if some had been let in.
   bool SettleEarlyLocked(const std::vector<LiveRequest*>& step, bool good, int64_t kv_wait_us)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void CountRestoredLocked(LiveRequest* live, size_t blocks, bool remote)
+  void CountRestoredLocked(LiveRequest* live, size_t blocks, std::string_view tier)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnRestored(const std::string& id, uint64_t number, kv::Cache::Loaded loaded)
       ABSL_LOCKS_EXCLUDED(mutex_);

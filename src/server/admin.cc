@@ -210,6 +210,18 @@ void Admin::Act(const ExchangePtr& exchange, std::string_view rest) {
                     .message = "A model can be asked to load, unload and evict."});
 }
 
+void Admin::Pages(const ExchangePtr& exchange) const {
+  const std::string query(exchange->request().query);
+  const std::string cells = QueryValue(query, "cells");
+  size_t count = 64;
+  if (!cells.empty()) std::from_chars(cells.data(), cells.data() + cells.size(), count);
+  absl::StatusOr<std::string> body = deps_.pages
+                                         ? deps_.pages(QueryValue(query, "model"), count)
+                                         : absl::UnimplementedError("pages are not counted here");
+  if (!body.ok()) return Answer(exchange, FromStatus(body.status()));
+  exchange->Respond({.body = *std::move(body)});
+}
+
 void Admin::File(const ExchangePtr& exchange) {
   std::string_view path = exchange->request().path;
   if (path == "/") path = "/index.html";
@@ -252,6 +264,7 @@ void Admin::Handle(std::shared_ptr<Exchange> exchange) {
   } else {
     if (path == "/admin/state") return exchange->Respond({.body = StateJson()});
     if (path == "/admin/logs") return Logs(exchange);
+    if (path == "/admin/pages") return Pages(exchange);
     if (path == "/admin/traces") {
       HttpResponse response{.body = deps_.traces->PerfettoJson(QueryValue(request.query, "trace"))};
       response.headers.emplace_back("Content-Disposition",

@@ -42,6 +42,8 @@ struct AdminDeps {
   std::function<scheduler::SchedulerState()> queue;
   std::function<absl::Status()> reload;
   std::function<SensorReading()> sensors;
+  // Which pages of a model are read (server/page_profile.h); may be empty.
+  std::function<absl::StatusOr<std::string>(const std::string& model, size_t cells)> pages;
 };
 
 class Admin final : public HttpHandler {
@@ -56,6 +58,7 @@ class Admin final : public HttpHandler {
 
   std::string StateJson() const;
   void Logs(const ExchangePtr& exchange) const;
+  void Pages(const ExchangePtr& exchange) const;
   void Act(const ExchangePtr& exchange, std::string_view rest);
   static void File(const ExchangePtr& exchange);
 

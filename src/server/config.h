@@ -83,13 +83,15 @@ struct Config {
     uint64_t host_budget_bytes = 0;  // 0: staging only
     std::string eviction_policy = "cost";
     bool strict_check = false;
+    bool trace_pages = false;
     uint64_t expert_upload_bytes = 0;  // 0: no bound
   } memory;
   struct {
     std::string disk_path;  // empty: DefaultDataFolder()
     int32_t read_depth = 16;
-    uint64_t disk_bytes = 0;      // 0: as much as the disk has
-    std::string object_endpoint;  // empty: as the environment says
+    int64_t scrub_us = int64_t{168} * 3600 * 1'000'000;  // 0: images are not scrubbed
+    uint64_t disk_bytes = 0;                             // 0: as much as the disk has
+    std::string object_endpoint;                         // empty: as the environment says
     std::string object_region;
   } storage;
   struct {
@@ -110,6 +112,7 @@ struct Config {
   struct {
     std::string dtype = "f16";
     uint64_t disk_bytes = 8 * kGiB;  // 0: nothing is kept on disk
+    uint64_t host_bytes = 0;         // 0: what leaves the device is not kept in host memory
     std::string remote;              // redis://...; empty: none
     std::string remote_password_file;
   } kv;

@@ -71,8 +71,8 @@ const ConfigKey kKeys[] = {
      [](In c) { return SwitchText(c.server.supervise); }},
 
     {"auth.required", "auto, always or never", "auto",
-     "Whether requests need an API key. auto: once `terrace key add` has made one, and always when "
-     "the server listens beyond this machine.",
+     "Whether requests need an API key. auto: once `terrace key add` has made one, and always "
+     "when the server listens beyond this machine.",
      [](string_view t, Config* c) {
        return SetChoice(t, {"auto", "always", "never"}, &c->auth.required);
      },
@@ -92,8 +92,7 @@ const ConfigKey kKeys[] = {
 
     {"memory.device_budget", "size or auto", "auto",
      "Device memory for weights, KV cache and workspace together. auto: what the device has free "
-     "at "
-     "start, less a margin.",
+     "at start, less a margin.",
      [](string_view t, Config* c) {
        c->memory.device_budget_bytes.reset();
        if (t == "auto") return absl::OkStatus();
@@ -111,8 +110,7 @@ const ConfigKey kKeys[] = {
      [](In c) { return fmt::format("{}", c.memory.swap_threshold); }},
     {"memory.hot_keep_time", "duration", "5m",
      "How long an idle model keeps its place before others may take it; it gives way earlier only "
-     "if "
-     "nothing else fits.",
+     "if nothing else fits.",
      [](string_view t, Config* c) { return SetDuration(t, &c->memory.hot_keep_us); },
      [](In c) { return FormatDurationUs(c.memory.hot_keep_us); }},
     {"memory.staging", "size", "32MiB",
@@ -123,12 +121,9 @@ const ConfigKey kKeys[] = {
      "Host memory for staging and for copies of weights, from which they come back without the "
      "disk; for devices with memory of their own. off: staging only.",
      [](string_view t, Config* c) {
-       c->memory.host_budget_bytes = 0;
-       return t == "off" ? absl::OkStatus() : SetBytes(t, 8 * kMiB, &c->memory.host_budget_bytes);
+       return SetBytesOrOff(t, 8 * kMiB, &c->memory.host_budget_bytes);
      },
-     [](In c) {
-       return c.memory.host_budget_bytes == 0 ? "off" : BytesText(c.memory.host_budget_bytes);
-     }},
+     [](In c) { return BytesOrOff(c.memory.host_budget_bytes); }},
     {"memory.eviction_policy", "cost, lru, lru-k or lfu", "cost",
      "Which idle weights go first. cost: the least likely to be used soon for what it takes to "
      "bring them back, by the model's sla; the others by use alone.",
@@ -140,17 +135,18 @@ const ConfigKey kKeys[] = {
      "Read weights back after they were copied to a device with memory of its own, and compare.",
      [](string_view t, Config* c) { return SetSwitch(t, &c->memory.strict_check); },
      [](In c) { return std::string(c.memory.strict_check ? "on" : "off"); }},
+    {"memory.trace_pages", "on or off", "off",
+     "Count how often each 4 KiB page of a model's weights is read; `terrace profile` shows it.",
+     [](string_view t, Config* c) { return SetSwitch(t, &c->memory.trace_pages); },
+     [](In c) { return std::string(c.memory.trace_pages ? "on" : "off"); }},
     {"memory.expert_uploads", "size or off", "off",
      "For a model with experts that does not fit: bytes of experts that a step may exchange for "
      "others. Further ones are used and go first, so that a long prompt, which needs nearly all, "
      "does not push out those that are needed all the time.",
      [](string_view t, Config* c) {
-       c->memory.expert_upload_bytes = 0;
-       return t == "off" ? absl::OkStatus() : SetBytes(t, kMiB, &c->memory.expert_upload_bytes);
+       return SetBytesOrOff(t, kMiB, &c->memory.expert_upload_bytes);
      },
-     [](In c) {
-       return c.memory.expert_upload_bytes == 0 ? "off" : BytesText(c.memory.expert_upload_bytes);
-     }},
+     [](In c) { return BytesOrOff(c.memory.expert_upload_bytes); }},
 
     {"storage.disk.path", "folder or auto", "auto",
      "Folder of the model store and of prepared images. auto: $XDG_DATA_HOME/terrace, else "
@@ -161,14 +157,16 @@ const ConfigKey kKeys[] = {
      [](string_view t, Config* c) { return SetInteger(t, 1, 64, &c->storage.read_depth); },
      [](In c) { return fmt::format("{}", c.storage.read_depth); }},
     {"storage.disk.size", "size or off", "off",
-     "Most that the folder of storage.disk.path may take, as the file system counts; of it KV gets "
-     "a quarter at most (kv.disk_size). What does not fit is not written: models are then read "
-     "from their sources.",
-     [](string_view t, Config* c) {
-       c->storage.disk_bytes = 0;
-       return t == "off" ? absl::OkStatus() : SetBytes(t, 8 * kMiB, &c->storage.disk_bytes);
-     },
-     [](In c) { return c.storage.disk_bytes == 0 ? "off" : BytesText(c.storage.disk_bytes); }},
+     "Most that the folder of storage.disk.path may take, as the file system counts; of it KV "
+     "gets a quarter at most (kv.disk_size). What does not fit is not written: models are then "
+     "read from their sources.",
+     [](string_view t, Config* c) { return SetBytesOrOff(t, 8 * kMiB, &c->storage.disk_bytes); },
+     [](In c) { return BytesOrOff(c.storage.disk_bytes); }},
+    {"storage.disk.scrub", "duration or off", "168h",
+     "While the disk is idle prepared images are read and compared with their checksums, each "
+     "once in about this time; what is damaged is made anew from its source.",
+     [](string_view t, Config* c) { return SetDurationOrOff(t, &c->storage.scrub_us); },
+     [](In c) { return DurationOrOff(c.storage.scrub_us); }},
     {"storage.object.endpoint", "address or auto", "auto",
      "S3-compatible store of models whose source is s3://bucket/key. auto: AWS_ENDPOINT_URL_S3 or "
      "AWS_ENDPOINT_URL, else Amazon's own. Keys come from AWS_ACCESS_KEY_ID and "
@@ -234,29 +232,23 @@ const ConfigKey kKeys[] = {
      "An engine that has work and neither computes nor waits for bytes for this long counts as "
      "hung, and so does one that computes, or waits, for 20 times as long without any progress: "
      "the server says so to its clients, ends, and is started again.",
-     [](string_view t, Config* c) {
-       if (t != "off") return SetDuration(t, &c->watchdog.timeout_us);
-       c->watchdog.timeout_us = 0;
-       return absl::OkStatus();
-     },
-     [](In c) {
-       return c.watchdog.timeout_us > 0 ? FormatDurationUs(c.watchdog.timeout_us) : "off";
-     }},
+     [](string_view t, Config* c) { return SetDurationOrOff(t, &c->watchdog.timeout_us); },
+     [](In c) { return DurationOrOff(c.watchdog.timeout_us); }},
 
     {"kv.dtype", "f16 or i8", "f16",
-     "Form of keys and values in the KV cache; i8 takes about half the memory of f16, with a scale "
-     "for each token and head.",
+     "Form of keys and values in the KV cache; i8 takes about half the memory of f16, with a "
+     "scale for each token and head.",
      [](string_view t, Config* c) { return SetChoice(t, {"f16", "i8"}, &c->kv.dtype); },
      [](In c) { return c.kv.dtype; }},
     {"kv.disk_size", "size or off", "8GiB",
      "Most that KV kept on disk may take, in the folder kv of storage.disk.path; conversations "
-     "that "
-     "return are read from there.",
-     [](string_view t, Config* c) {
-       c->kv.disk_bytes = 0;
-       return t == "off" ? absl::OkStatus() : SetBytes(t, kMiB, &c->kv.disk_bytes);
-     },
-     [](In c) { return c.kv.disk_bytes == 0 ? "off" : BytesText(c.kv.disk_bytes); }},
+     "that return are read from there.",
+     [](string_view t, Config* c) { return SetBytesOrOff(t, kMiB, &c->kv.disk_bytes); },
+     [](In c) { return BytesOrOff(c.kv.disk_bytes); }},
+    {"kv.host_size", "size or off", "off",
+     "Host memory for KV that left a device with its own memory; part of memory.host_budget.",
+     [](string_view t, Config* c) { return SetBytesOrOff(t, kMiB, &c->kv.host_bytes); },
+     [](In c) { return BytesOrOff(c.kv.host_bytes); }},
     {"kv.remote", "address or off", "off",
      "A store that speaks the Redis protocol, shared by several servers: "
      "redis://[user@]host[:port][/database].",
@@ -365,9 +357,9 @@ const ModelConfigKey kModelKeys[] = {
      },
      [](InModel m) { return m.name; }},
     {"source", "path, name or URL", "",
-     "A GGUF file (any part of a split set), a folder with a safetensors checkpoint, the name of a "
-     "model in the store, or the s3:, http: or https: URL of a GGUF file, which is served while it "
-     "comes to the disk. Needed.",
+     "A GGUF file (any part of a split set), a folder with a safetensors checkpoint, the name of "
+     "a model in the store, or the s3:, http: or https: URL of a GGUF file, which is served while "
+     "it comes to the disk. Needed.",
      [](string_view t, ModelConfig* m) { return SetText(t, &m->source); },
      [](InModel m) { return m.source; }},
     {"hot_keep_time", "duration", "memory.hot_keep_time",

@@ -150,4 +150,20 @@ absl::Status SetNetworks(string_view text, std::string* out) {
   return SetText(text, out);
 }
 
+absl::Status SetBytesOrOff(string_view text, uint64_t low, uint64_t* out) {
+  if (text != "off") return SetBytes(text, low, out);
+  *out = 0;
+  return absl::OkStatus();
+}
+
+std::string BytesOrOff(uint64_t bytes) { return bytes == 0 ? "off" : BytesText(bytes); }
+
+absl::Status SetDurationOrOff(string_view text, int64_t* out_us) {
+  if (text != "off") return SetDuration(text, out_us);
+  *out_us = 0;
+  return absl::OkStatus();
+}
+
+std::string DurationOrOff(int64_t us) { return us == 0 ? "off" : FormatDurationUs(us); }
+
 }  // namespace terrace::server

@@ -24,6 +24,9 @@ absl::Status SetWeight(std::string_view text, double* out);
 // Above 1, or off (0).
 absl::Status SetFactor(std::string_view text, double* out);
 absl::Status SetBytes(std::string_view text, uint64_t low, uint64_t* out);
+// `off` is 0 of these two.
+absl::Status SetBytesOrOff(std::string_view text, uint64_t low, uint64_t* out);
+absl::Status SetDurationOrOff(std::string_view text, int64_t* out_us);
 absl::Status SetSwitch(std::string_view text, bool* out);
 absl::Status SetDuration(std::string_view text, int64_t* out_us);
 absl::Status SetChoice(std::string_view text, std::initializer_list<std::string_view> choices,
@@ -37,6 +40,8 @@ absl::Status SetNetworks(std::string_view text, std::string* out);
 
 // Bytes in a form that ParseBytes reads back to the same number.
 std::string BytesText(uint64_t bytes);
+std::string BytesOrOff(uint64_t bytes);
+std::string DurationOrOff(int64_t us);
 std::string PortText(int32_t port);
 std::string SwitchText(bool on);  // on, off
 

@@ -45,6 +45,17 @@ absl::StatusOr<Reservation> TierManagerImpl::TakeHostRoomLocked(const Owner& own
   return ledger_.Reserve(Tier::kHost, owner, bytes);
 }
 
+absl::StatusOr<HostBuffer> TierManagerImpl::AllocateHost(const Owner& owner, uint64_t bytes) {
+  HostBuffer buffer;
+  {
+    absl::MutexLock lock(&mutex_);
+    ASSIGN_OR_RETURN(buffer.reservation_, TakeHostRoomLocked(owner, bytes, nullptr));
+  }
+  ASSIGN_OR_RETURN(buffer.memory_, os::Mapping::Anonymous(bytes));
+  buffer.bytes_ = bytes;
+  return buffer;
+}
+
 void TierManagerImpl::DropHostLocked(Model& model, Segment& segment) {
   model.host_bytes -= segment.host.reservation.bytes();
   segment.host.memory = os::Mapping();  // memory first, then its booking

@@ -458,6 +458,17 @@ uint64_t TierManagerImpl::LoadedBytes(ModelId id) const {
   return model == nullptr ? 0 : model->loaded_bytes;
 }
 
+std::vector<ModelSource> TierManagerImpl::Sources() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<ModelSource> sources;
+  for (const auto& [id, model] : models_) {
+    if (model->leaving) continue;
+    sources.push_back(
+        {id, model->spec.name, model->bytes, model->spec.segments, model->spec.source});
+  }
+  return sources;
+}
+
 TierSnapshot TierManagerImpl::Snapshot() const {
   absl::MutexLock lock(&mutex_);
   TierSnapshot snapshot;

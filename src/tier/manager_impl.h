@@ -47,6 +47,7 @@ class TierManagerImpl {
   absl::StatusOr<Pin> Acquire(ModelId model, uint32_t segment, Priority priority,
                               const CancelFlag* cancel);
   absl::StatusOr<DeviceBuffer> Allocate(const Owner& owner, uint64_t bytes);
+  absl::StatusOr<HostBuffer> AllocateHost(const Owner& owner, uint64_t bytes);
   uint64_t ReadRanges(std::vector<FileRange> ranges, Priority priority,
                       TierManager::RangeDone done);
   void CancelRanges(uint64_t number);
@@ -59,10 +60,10 @@ class TierManagerImpl {
   bool CouldPin(ModelId model, uint32_t segment) const;
   uint64_t LoadedBytes(ModelId model) const;
   bool unified() const { return unified_; }
-  // buffer_copies.cc
   absl::Status CopyBuffer(device::CopyDirection direction, std::byte* to, const std::byte* from,
                           uint64_t bytes) ABSL_LOCKS_EXCLUDED(buffer_stream_mutex_);
   TierSnapshot Snapshot() const;
+  std::vector<ModelSource> Sources() const;
   void VisitResident(
       const std::function<void(ModelId, uint32_t, std::span<const std::byte>)>& visit) const;
   absl::Status CheckInvariants() const;

@@ -128,6 +128,9 @@ absl::StatusOr<Pin> TierManager::Acquire(ModelId model, uint32_t segment, Priori
 absl::StatusOr<DeviceBuffer> TierManager::Allocate(const Owner& owner, uint64_t bytes) {
   return impl_->Allocate(owner, bytes);
 }
+absl::StatusOr<HostBuffer> TierManager::AllocateHost(const Owner& owner, uint64_t bytes) {
+  return impl_->AllocateHost(owner, bytes);
+}
 uint64_t TierManager::ReadRanges(std::vector<FileRange> ranges, Priority priority, RangeDone done) {
   return impl_->ReadRanges(std::move(ranges), priority, std::move(done));
 }
@@ -149,6 +152,7 @@ bool TierManager::CouldPin(ModelId model, uint32_t segment) const {
 }
 uint64_t TierManager::LoadedBytes(ModelId model) const { return impl_->LoadedBytes(model); }
 TierSnapshot TierManager::Snapshot() const { return impl_->Snapshot(); }
+std::vector<ModelSource> TierManager::Sources() const { return impl_->Sources(); }
 void TierManager::VisitResident(
     const std::function<void(ModelId, uint32_t, std::span<const std::byte>)>& visit) const {
   impl_->VisitResident(visit);

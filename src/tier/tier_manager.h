@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tier/handles.h"
 #include "tier/types.h"
 
 namespace terrace {
@@ -30,52 +31,6 @@ namespace terrace::tier {
 
 class TierManagerImpl;
 struct TierManagerParts;
-
-// A move-only handle that keeps a segment resident and yields its device address. Destroying it
-// unpins. Must not outlive the manager.
-class Pin {
- public:
-  Pin() = default;
-  Pin(Pin&& other) noexcept;
-  Pin& operator=(Pin&& other) noexcept;
-  ~Pin();
-
-  const std::byte* data() const { return data_; }
-  uint64_t bytes() const { return bytes_; }
-  explicit operator bool() const { return manager_ != nullptr; }
-  void Release();
-
- private:
-  friend class TierManagerImpl;
-  TierManagerImpl* manager_ = nullptr;
-  ModelId model_ = 0;
-  uint32_t segment_ = 0;
-  const std::byte* data_ = nullptr;
-  uint64_t bytes_ = 0;
-};
-
-// A move-only piece of device memory with its reservation; destroying it gives both back. Must not
-// outlive the manager.
-class DeviceBuffer {
- public:
-  DeviceBuffer() = default;
-  DeviceBuffer(DeviceBuffer&& other) noexcept;
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
-  ~DeviceBuffer();
-
-  std::byte* data() const { return data_; }
-  uint64_t bytes() const { return bytes_; }
-  const Owner& owner() const { return owner_; }
-  explicit operator bool() const { return manager_ != nullptr; }
-  void Release();
-
- private:
-  friend class TierManagerImpl;
-  TierManagerImpl* manager_ = nullptr;
-  Owner owner_;
-  std::byte* data_ = nullptr;
-  uint64_t bytes_ = 0;
-};
 
 struct TierManagerOptions {
   uint64_t device_budget_bytes = 0;
@@ -137,6 +92,15 @@ struct TierSnapshot {
   uint64_t remade = 0;   // segments made anew by their source, because the disk's would not do
 };
 
+// Where a registered model's segments come from.
+struct ModelSource {
+  ModelId id = 0;
+  std::string name;
+  uint64_t bytes = 0;  // of all segments
+  std::vector<SegmentSpec> segments;
+  std::shared_ptr<SegmentSource> source;  // shared with the manager, which may forget the model
+};
+
 // A piece of a file that belongs to no segment (stored KV). File and memory must stay valid until
 // the read has ended.
 struct FileRange {
@@ -177,6 +141,10 @@ class TierManager {
   // Device memory for KV or workspace, evicting idle weights if need be. ResourceExhausted with who
   // holds what if it cannot be had.
   absl::StatusOr<DeviceBuffer> Allocate(const Owner& owner, uint64_t bytes);
+
+  // Host memory for KV that had to leave a device with memory of its own, at the cost of copies of
+  // weights if need be. ResourceExhausted if it cannot be had.
+  absl::StatusOr<HostBuffer> AllocateHost(const Owner& owner, uint64_t bytes);
 
   // Reads ranges into host memory as part of the disk link's traffic: in its order (`priority`,
   // then first asked), within its depth, counted with what it moves. `done(i, status)` is called
@@ -224,6 +192,8 @@ class TierManager {
   uint64_t LoadedBytes(ModelId model) const;
 
   TierSnapshot Snapshot() const;
+  // Of all models, in order of their ids.
+  std::vector<ModelSource> Sources() const;
   // Calls `visit` with the device bytes of each resident segment, under the manager's lock (which
   // it must not need). For proofs on devices whose memory the host can read.
   void VisitResident(
