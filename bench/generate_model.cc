@@ -294,8 +294,21 @@ absl::StatusOr<ModelShape> FindShape(std::string_view name) {
                       .experts = 32,
                       .experts_used = 4};
   }
-  return absl::NotFoundError(
-      fmt::format("no shape '{}'; there are qwen3-0.6b, small, tiny and small-moe", name));
+  if (name == "medium-moe") {
+    return ModelShape{.name = "medium-moe",
+                      .layers = 12,
+                      .width = 1024,
+                      .heads = 16,
+                      .kv_heads = 4,
+                      .head_dim = 64,
+                      .ffn_width = 768,
+                      .vocab = 32'768,
+                      .context = 8192,
+                      .experts = 32,
+                      .experts_used = 4};
+  }
+  return absl::NotFoundError(fmt::format(
+      "no shape '{}'; there are qwen3-0.6b, small, tiny, small-moe and medium-moe", name));
 }
 
 absl::Status GenerateModel(const GenerateOptions& options, const std::string& path) {

@@ -28,8 +28,8 @@ struct ModelShape {
   int32_t experts_used = 0;
 };
 
-// "qwen3-0.6b" as published, or "small", "tiny" and "small-moe" for tests. NotFound names the known
-// ones.
+// "qwen3-0.6b" as published, or "small", "tiny", "small-moe" and "medium-moe" for tests. NotFound
+// names the known ones.
 absl::StatusOr<ModelShape> FindShape(std::string_view name);
 
 // The formats that GenerateModel takes: "Q4_0", "Q4_K_M", "Q8_0", "F16", "BF16", "F32" and "W8A8";

@@ -88,7 +88,7 @@ int Main(int argc, char** argv) {
       ->type_name("FILE");
   app.add_flag("!--no-peer", context.compare, "Do not compare with llama.cpp");
   CLI::App* write = app.add_subcommand("generate", "Write a model with random weights");
-  write->add_option("--shape", shape, "qwen3-0.6b, small, tiny or small-moe");
+  write->add_option("--shape", shape, "qwen3-0.6b, small, tiny, small-moe or medium-moe");
   write->add_option("--format", generate.format, "Q4_0, Q4_K_M, Q8_0, F16, BF16, F32 or W8A8");
   write->add_option("--seed", generate.seed, "Other seeds give other weights");
   write->add_option("--out", out, "File to write")->required()->type_name("FILE");

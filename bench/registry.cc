@@ -18,7 +18,8 @@ absl::Status AtEnd(const Context& context) {
 constexpr Bench kBenches[] = {
     {"engine", "prefill and decode by format and batch, as shares of the machine's limits",
      RunEngine},
-    {"switch", "switching between models: in memory and from disk", AtEnd<RunSwitch>},
+    {"switch", "switching between models: in memory, from disk, from an object store, over a link",
+     AtEnd<RunSwitch>},
     {"link", "a cold model behind a link of set speed: loading beside computing", AtEnd<RunLink>},
     {"zipf", "20 models, memory for five: eviction policies on a trace and in a run",
      AtEnd<RunZipf>},

@@ -27,8 +27,9 @@ class Waiter {
   class Sink final : public TokenSink {
    public:
     explicit Sink(Waiter* waiter) : waiter_(*waiter) {}
-    bool OnToken(const TokenEvent&) override {
+    bool OnToken(const TokenEvent& event) override {
       absl::MutexLock lock(&waiter_.mutex_);
+      waiter_.text_.push_back(event.token);
       if (waiter_.first_us_ == 0) waiter_.first_us_ = waiter_.clock_.NowUs();
       return true;
     }
@@ -42,10 +43,11 @@ class Waiter {
     Waiter& waiter_;
   };
 
-  FinishInfo Wait(int64_t* first_us) {
+  FinishInfo Wait(int64_t* first_us, std::vector<int32_t>* text) {
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(&done_));
     *first_us = first_us_;
+    *text = text_;
     return info_;
   }
 
@@ -54,10 +56,23 @@ class Waiter {
   absl::Mutex mutex_;
   int64_t first_us_ ABSL_GUARDED_BY(mutex_) = 0;
   FinishInfo info_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int32_t> text_ ABSL_GUARDED_BY(mutex_);
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
+void SetDefaults(const Context& context, server::Config* config) {
+  config->storage.disk_path = context.cache_folder + "/store";
+  config->memory.hot_keep_us = 0;
+  config->device.threads = context.threads;
+}
+
 }  // namespace
+
+server::Config Bed::DefaultConfig(const Context& context) {
+  server::Config config;
+  SetDefaults(context, &config);
+  return config;
+}
 
 absl::StatusOr<std::unique_ptr<Bed>> Bed::Create(const Context& context, uint64_t budget_bytes,
                                                  const std::string& policy) {
@@ -68,9 +83,12 @@ absl::StatusOr<std::unique_ptr<Bed>> Bed::Create(const Context& context, uint64_
 }
 
 absl::StatusOr<std::unique_ptr<Bed>> Bed::Create(const Context& context, server::Config config) {
-  config.storage.disk_path = context.cache_folder + "/store";
-  config.memory.hot_keep_us = 0;
-  config.device.threads = context.threads;
+  SetDefaults(context, &config);
+  return CreateFrom(context, config);
+}
+
+absl::StatusOr<std::unique_ptr<Bed>> Bed::CreateFrom(const Context& context,
+                                                     const server::Config& config) {
   auto bed = std::make_unique<Bed>();
   bed->store_ = cli::ImageFolder(config);
   bed->clock_ = context.clock;
@@ -81,10 +99,11 @@ absl::StatusOr<std::unique_ptr<Bed>> Bed::Create(const Context& context, server:
 }
 
 absl::StatusOr<std::shared_ptr<engine::EngineModel>> Bed::Open(const std::string& name,
-                                                               const std::string& path) {
+                                                               const std::string& path,
+                                                               bool wait_for_image) {
   ASSIGN_OR_RETURN(std::shared_ptr<engine::EngineModel> model,
                    runtime_->OpenModel(name, path, 0, 0));
-  RETURN_IF_ERROR(model->weights().WaitForImage());
+  if (wait_for_image) RETURN_IF_ERROR(model->weights().WaitForImage());
   RETURN_IF_ERROR(scheduler_->AddModel(model));
   models_.push_back(model);
   return model;
@@ -114,10 +133,11 @@ absl::StatusOr<Answered> Bed::Answer(const engine::EngineModel& model, int32_t p
   const int64_t start_us = clock_->NowUs();
   RETURN_IF_ERROR(scheduler_->Submit(std::move(request)));
   int64_t first_us = 0;
-  const FinishInfo info = waiter.Wait(&first_us);
+  std::vector<int32_t> text;
+  const FinishInfo info = waiter.Wait(&first_us, &text);
   if (info.reason == FinishReason::kError) return info.status;
   return Answered{first_us - start_us, clock_->NowUs() - start_us, info.timings.swap_us,
-                  info.moved_bytes, info.completion_tokens};
+                  info.moved_bytes,    info.completion_tokens,     std::move(text)};
 }
 
 uint64_t Bed::LoadedBytes(std::string_view from) const {

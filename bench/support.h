@@ -30,6 +30,7 @@ struct Answered {
   int64_t swap_us = 0;
   uint64_t moved_bytes = 0;  // of weights
   int32_t tokens = 0;
+  std::vector<int32_t> text;  // those tokens
 };
 
 // Requests may be made from several threads at once.
@@ -40,10 +41,15 @@ class Bed {
                                                      const std::string& policy = "cost");
   // With everything as `config` says but for the folder, threads and the time that models stay.
   static absl::StatusOr<std::unique_ptr<Bed>> Create(const Context& context, server::Config config);
+  // What Create configures, to be changed, and a bed of it.
+  static server::Config DefaultConfig(const Context& context);
+  static absl::StatusOr<std::unique_ptr<Bed>> CreateFrom(const Context& context,
+                                                         const server::Config& config);
 
-  // Opens a model and waits until its image is complete.
+  // Opens a model and, if asked to, waits until its image is complete.
   absl::StatusOr<std::shared_ptr<engine::EngineModel>> Open(const std::string& name,
-                                                            const std::string& path);
+                                                            const std::string& path,
+                                                            bool wait_for_image = true);
   // One greedy token after a prompt of `prompt_tokens` tokens of its own (`salt`).
   absl::StatusOr<Served> FirstToken(const engine::EngineModel& model, int32_t prompt_tokens,
                                     uint64_t salt);

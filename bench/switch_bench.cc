@@ -8,6 +8,7 @@
 #include "bench.h"
 #include "generate_model.h"
 #include "support.h"
+#include "switch_bench.h"
 #include "weights/model_weights.h"
 
 namespace terrace::bench {
@@ -153,6 +154,9 @@ absl::StatusOr<std::vector<Row>> RunSwitch(const Context& context) {
   double hot_us = 0;
   RETURN_IF_ERROR(BothFit(context, &hot_us, &rows));
   RETURN_IF_ERROR(FromDisk(context, hot_us, &rows));
+  RETURN_IF_ERROR(SwitchFromObject(context, hot_us, &rows));
+  RETURN_IF_ERROR(SwitchOverLink(context, &rows));
+  RETURN_IF_ERROR(DecodeBesideLoad(context, &rows));
   return rows;
 }
 

@@ -25,6 +25,41 @@ constexpr int32_t kWindowSlack = 64 + 2 * kv::kBlockTokens;
 
 }  // namespace
 
+SchedulerImpl::SchedulerImpl(const SchedulerOptions& options, engine::Engine* engine,
+                             const Clock* clock, Metrics* metrics)
+    : options_(options),
+      engine_(engine),
+      clock_(clock),
+      metrics_(metrics),
+      device_budget_bytes_(engine->manager()->Snapshot().device_budget_bytes),
+      random_(options.seed) {
+  arbiter_options_ = {.max_wait_us = options.max_wait_us,
+                      .min_residency_us = options.min_residency_us,
+                      .aging_us = options.aging_us,
+                      .qps_weight = options.qps_weight,
+                      .latency_weight = options.latency_weight,
+                      .max_batch = options.max_batch,
+                      .tenant_running = options.tenant_running};
+  SetTenants(options.tenants);
+  thread_ = std::thread([this] { Loop(); });
+}
+
+SchedulerImpl::~SchedulerImpl() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    draining_ = true;
+    CancelAllLocked();
+  }
+  thread_.join();
+  absl::MutexLock lock(&mutex_);
+  auto no_restores = [this] {
+    mutex_.AssertHeld();
+    return restores_ == 0;
+  };
+  mutex_.Await(absl::Condition(&no_restores));
+}
+
 absl::Status SchedulerImpl::AddModel(std::shared_ptr<engine::EngineModel> model) {
   absl::MutexLock lock(&mutex_);
   const std::string name = model->name();

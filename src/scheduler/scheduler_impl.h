@@ -35,39 +35,8 @@ namespace terrace::scheduler {
 class SchedulerImpl final : public Scheduler {
  public:
   SchedulerImpl(const SchedulerOptions& options, engine::Engine* engine, const Clock* clock,
-                Metrics* metrics)
-      : options_(options),
-        engine_(engine),
-        clock_(clock),
-        metrics_(metrics),
-        device_budget_bytes_(engine->manager()->Snapshot().device_budget_bytes),
-        random_(options.seed) {
-    arbiter_options_ = {.max_wait_us = options.max_wait_us,
-                        .min_residency_us = options.min_residency_us,
-                        .aging_us = options.aging_us,
-                        .qps_weight = options.qps_weight,
-                        .latency_weight = options.latency_weight,
-                        .max_batch = options.max_batch,
-                        .tenant_running = options.tenant_running};
-    SetTenants(options.tenants);
-    thread_ = std::thread([this] { Loop(); });
-  }
-
-  ~SchedulerImpl() override {
-    {
-      absl::MutexLock lock(&mutex_);
-      stopping_ = true;
-      draining_ = true;
-      CancelAllLocked();
-    }
-    thread_.join();
-    absl::MutexLock lock(&mutex_);
-    auto no_restores = [this] {
-      mutex_.AssertHeld();
-      return restores_ == 0;
-    };
-    mutex_.Await(absl::Condition(&no_restores));
-  }
+                Metrics* metrics);
+  ~SchedulerImpl() override;
 
   absl::Status AddModel(std::shared_ptr<engine::EngineModel> model) override;
   absl::Status AddAdapter(std::shared_ptr<engine::EngineModel> base,

@@ -308,5 +308,31 @@ TEST_F(RestoreTest, ACacheThatEndsDoesNotWaitForTheDisk) {
   restore_.reset();
 }
 
+TEST_F(RestoreTest, BlocksThatAreMovedDownAreOnDiskAndTheirMemoryIsFree) {
+  Start(64 * kMiB);
+  std::vector<BlockRef> blocks;
+  for (size_t i = 0; i < 4; ++i) {
+    auto buffer = manager_->Allocate({"model", "tenant", tier::Kind::kKv}, kBlockBytes);
+    ASSERT_TRUE(buffer.ok()) << buffer.status();
+    std::memcpy(buffer->data(), Content(i).data(), kBlockBytes);
+    BlockKey key = keys_[i];
+    key.bytes[1] = 1;  // other blocks than those in the store
+    blocks.push_back(std::make_shared<const Block>(Block{key, *std::move(buffer)}));
+  }
+  std::vector<BlockKey> moved;
+  for (const BlockRef& block : blocks) moved.push_back(block->key);
+  cache_->MoveDown(blocks);
+  EXPECT_EQ(cache_->State().moved, 4u);
+  blocks.clear();
+  cache_->Flush();
+  EXPECT_FALSE(cache_->moving());
+  EXPECT_EQ(manager_->Snapshot().device_used_bytes, 0u);
+  keys_ = moved;
+  Load();
+  done_.WaitForNotification();
+  ASSERT_EQ(loaded_.blocks.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(Holds(loaded_.blocks[i]->buffer.data(), i));
+}
+
 }  // namespace
 }  // namespace terrace::kv
