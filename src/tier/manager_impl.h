@@ -160,9 +160,8 @@ class TierManagerImpl {
                                                      uint64_t bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // host_tier.cc: copies on the host.
-  // Room for `bytes` on the host tier, at the cost of copies of models other than `keep`; the copy
-  // of the least recently used tails goes first.
+  // host_tier.cc: copies on the host. Room for `bytes` there, at the cost of copies of models other
+  // than `keep`; the copy of the least recently used tails goes first.
   absl::StatusOr<Reservation> TakeHostRoomLocked(const Owner& owner, uint64_t bytes,
                                                  const Model* keep)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
