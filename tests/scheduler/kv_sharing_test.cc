@@ -103,13 +103,18 @@ TEST_F(CachedSchedulerTest, TheKvOfASequenceThatGivesWayMovesToDiskIfThatIsCheap
       const double move_ms = std::stod((*it)[2]), compute_ms = std::stod((*it)[3]);
       const bool cheaper = move_ms == 0 || compute_ms == 0 || move_ms <= compute_ms;
       ++((*it)[1] == "moved" ? moved : dropped);
-      if ((*it)[1] == "moved") EXPECT_TRUE(cheaper) << choice;
-      // Dropped for its price only, which is known once something has been written and read.
-      if ((*it)[1] == "dropped") EXPECT_TRUE(move_ms > 0 && move_ms >= compute_ms) << choice;
+      if ((*it)[1] == "moved") {
+        EXPECT_TRUE(cheaper) << choice;
+      } else {
+        // For its price only, which is known once something has been written and read.
+        EXPECT_TRUE(move_ms > 0 && move_ms >= compute_ms) << choice;
+      }
     }
   }
   EXPECT_GT(moved + dropped, 0u) << "nobody gave way: the budget is too large for this test";
-  if (moved > 0) EXPECT_GT(cache_->State().moved, 0u);
+  if (moved > 0) {
+    EXPECT_GT(cache_->State().moved, 0u);
+  }
   EXPECT_TRUE(rig_->manager().CheckInvariants().ok());
 }
 
