@@ -332,6 +332,8 @@ TEST_F(RestoreTest, BlocksThatAreMovedDownAreOnDiskAndTheirMemoryIsFree) {
   done_.WaitForNotification();
   ASSERT_EQ(loaded_.blocks.size(), 4u);
   for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(Holds(loaded_.blocks[i]->buffer.data(), i));
+  loaded_ = {};
+  restore_.reset();
 }
 
 }  // namespace
