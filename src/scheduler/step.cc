@@ -52,6 +52,7 @@ void SchedulerImpl::AddRowsLocked(ModelQueue* queue, bool guests, int64_t now_us
   };
   if (queue->model->architecture().config().encoder) {
     for (auto& live : queue->running) {  // each text as a whole
+      if (live->guest != guests) continue;
       if (work->prompt_rows > 0 && work->prompt_rows + live->pending() > options_.step_tokens) {
         continue;
       }
