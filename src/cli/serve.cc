@@ -61,6 +61,7 @@ constexpr size_t kTracesKept = 2000;
 constexpr size_t kLinesKept = 500;
 // After a hang: how long clients are given to take the news, and when they are told to try again.
 constexpr std::chrono::milliseconds kTellTime(300);
+constexpr int64_t kMostTellUs = 1'000'000;
 constexpr int kRestartSeconds = 2;
 
 uint64_t RandomSeed() { return std::random_device()() | uint64_t{std::random_device()()} << 32; }
@@ -427,6 +428,7 @@ class Server {
                     .code = "engine_restart",
                     .message = "The engine hung and is being restarted; try again in a moment.",
                     .retry_after_s = kRestartSeconds});
+    http_->Drain(kMostTellUs);  // until all that was asked over HTTP is answered
     std::this_thread::sleep_for(kTellTime);
     std::_Exit(kHungStatus);
   }

@@ -20,6 +20,8 @@ from test_service import CHAT, reloads, until, write_config
 from test_supervisor import engine_pid
 
 HARDWARE = {"terrace_device_temperature_celsius", "terrace_device_power_watts"}
+# Scrubbing waits until the disk has been idle for long; tests/tier/scrubber_test.cc drives it.
+IDLE = {"terrace_scrubbed_bytes_total", "terrace_scrub_damage_total"}
 ADMIN = server_process.free_port()
 
 
@@ -119,7 +121,10 @@ def crowd(servers, seen):
         while not all(each.done() for each in long):
             seen.look(server)
             time.sleep(0.05)
-        assert [each.result() for each in long if each.result()[0] != 200] == []
+        # On a slow machine some are refused: all room is KV of others, and none gives way in time.
+        refused = [each.result() for each in long if each.result()[0] != 200]
+        assert all(status == 429 for status, _ in refused), refused
+        assert len(refused) < len(long), refused
     seen.look(server)
 
 
@@ -155,7 +160,7 @@ def test_every_metric_of_the_table_moves(server, servers):
     assert len(table) > 30
     assert not set(seen.values) - names_of(table), "all that is shown is documented"
     still = [name for name, kind in table.items() if not seen.moved(name, kind)]
-    assert set(still) <= HARDWARE, still
+    assert set(still) <= HARDWARE | IDLE, still
 
 
 def names_of(table):
