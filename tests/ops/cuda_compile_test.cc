@@ -65,10 +65,9 @@ class CudaCompileTest : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(CudaCompileTest, Elementwise) {
-  Check(
-      kElementwiseSource, "",
-      {"rms_norm", "rope", "glu", "add", "scale_or_cap", "fill", "gather_rows", "add_scaled_rows",
-       "gelu_erf", "scale_by_sigmoid", "layer_norm", "pool", "attend_all"});
+  Check(kElementwiseSource, "",
+        {"rms_norm", "rope", "glu", "add", "scale_or_cap", "fill", "gather_rows", "add_scaled_rows",
+         "gelu_erf", "scale_by_sigmoid", "layer_norm", "pool", "attend_all"});
 }
 
 TEST_P(CudaCompileTest, MatricesOfEveryFormat) {
