@@ -8,18 +8,13 @@
 #include <memory>
 #include <span>
 
+#include "device/copy_counters.h"
 #include "device/device.h"
 #include "device/driver_api.h"
 #include "device/driver_memory.h"
 #include "device/driver_stream.h"
 
 namespace terrace::device {
-
-struct CopyCounters {
-  std::atomic<uint64_t> to_device{0};
-  std::atomic<uint64_t> to_host{0};
-  std::atomic<uint64_t> on_device{0};
-};
 
 // What a device's queues share.
 struct QueueParts {

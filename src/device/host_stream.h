@@ -13,6 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "device/copy_counters.h"
 #include "device/device.h"
 
 namespace terrace::device {
@@ -44,12 +45,6 @@ class HostEvent final : public Event {
  private:
   mutable absl::Mutex mutex_;
   std::shared_ptr<EventPoint> point_ ABSL_GUARDED_BY(mutex_);
-};
-
-struct CopyCounters {
-  std::atomic<uint64_t> to_device{0};
-  std::atomic<uint64_t> to_host{0};
-  std::atomic<uint64_t> on_device{0};
 };
 
 // How a device's copies behave. Thread-safe; outlives the streams.
