@@ -299,6 +299,7 @@ struct Engine::Rows {
   std::vector<ops::SequenceRows> sequences;
   std::vector<const Adapter*> adapters;  // each once
   std::vector<model::AdapterRows> adapted;
+  bool uniform = false;
 
   // Notes that the last `count` rows go through `adapter`.
   void Adapt(const Adapter* adapter, int32_t count) {
@@ -391,6 +392,7 @@ absl::Status Engine::Forward(EngineModel& model, const Rows& rows,
   input.states = states;
   input.adapters = rows.adapted;
   input.adapter_rank = rank;
+  backend_->SetUniform(rows.uniform);
   PinnedWeights provider(model, rows.adapters, backend_, manager_, clock_, arriving, cancel);
   if (page_trace_ != nullptr) provider.CountPages(page_trace_, rows.tokens);
   absl::StatusOr<ops::Matrix> result = model.architecture().Forward(
@@ -446,6 +448,7 @@ absl::StatusOr<StepResult> Engine::Step(EngineModel& model, std::span<const Step
     status = entry.kv->Reserve(new_length);
     if (!status.ok()) break;
     rows.Append(*entry.kv, entry.tokens, entry.adapter);
+    rows.uniform |= entry.uniform;
     if (entry.kv->arriving()) arriving.push_back(entry.kv);
     if (!entry.want_logits) continue;
     const auto end = static_cast<int32_t>(rows.tokens.size());
@@ -494,6 +497,7 @@ absl::StatusOr<StepResult> Engine::StepEncoder(EngineModel& model,
                                                std::span<const StepEntry> entries,
                                                const tier::CancelFlag* cancel) {
   Rows rows;
+  rows.uniform = true;
   for (const StepEntry& entry : entries) rows.AppendText(entry.tokens);
   StepResult result;
   ops::Matrix pooled;

@@ -37,6 +37,9 @@ struct StepEntry {
   bool want_logits = false;
   int32_t guessed = 0;               // fewer than tokens.size(); 0 without want_logits
   const Adapter* adapter = nullptr;  // of this model, applied to the tokens; null: none
+  // The result must not depend on the other entries, nor on the pieces in which tokens come: the
+  // whole step is computed so (ops::Backend::SetUniform).
+  bool uniform = false;
 };
 
 // What became of one entry.
@@ -62,10 +65,10 @@ class Engine {
   Engine(ops::Backend* backend, tier::TierManager* manager, const Clock* clock);
 
   // Runs one step. An encoder takes each entry as a whole text whose vector it gives as `state`;
-  // it reads and keeps no KV. A sequence whose KV is still on its way (kv::Restore) is waited for
-  // layer by layer. Errors leave every sequence as it was before: ResourceExhausted (KV or
-  // workspace cannot be had), Cancelled, Unavailable while `arriving()` (what came is no good:
-  // DropArriving), or the error of a load that failed.
+  // it reads and keeps no KV, and is always uniform. A sequence whose KV is still on its way
+  // (kv::Restore) is waited for layer by layer. Errors leave every sequence as it was before:
+  // ResourceExhausted (KV or workspace cannot be had), Cancelled, Unavailable while `arriving()`
+  // (what came is no good: DropArriving), or the error of a load that failed.
   absl::StatusOr<StepResult> Step(EngineModel& model, std::span<const StepEntry> entries,
                                   const tier::CancelFlag* cancel);
 

@@ -118,6 +118,11 @@ class Backend {
   virtual absl::Status Pool(Matrix x, const BatchRows& batch, bool mean, bool normalize,
                             Matrix out);
 
+  // While on, the kernels that run are chosen by formats and shapes of weights alone, never by the
+  // number of rows: a row's result depends neither on the other rows of its batch nor on the pieces
+  // in which its sequence comes. Off at first; does nothing where that always holds.
+  virtual void SetUniform(bool) {}
+
   // Whether the host may read and write the device's memory through its addresses, between calls.
   // The operators that are implemented in this class do, but for ExpertFfn, which is composed of
   // others; a backend whose memory the host can't reach overrides them.

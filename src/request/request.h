@@ -113,7 +113,10 @@ struct Request {
   SwapContract swap;
   std::vector<int32_t> prompt;  // at least one token
   SamplingParams sampling;
-  bool embed = false;               // the prompt's embedding is wanted, no tokens
+  bool embed = false;  // the prompt's embedding is wanted, no tokens
+  // What is computed must not depend on what else the server has to do
+  // (engine::StepEntry::uniform), so that the same text always gets the same vector or score.
+  bool uniform = false;
   int32_t max_tokens = 0;           // > 0; the context's end may come earlier
   std::vector<int32_t> end_tokens;  // generation ends with kStop at any of them
   std::unique_ptr<TokenConstraint> constraint;

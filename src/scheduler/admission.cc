@@ -23,7 +23,8 @@ void AddChoice(LiveRequest* live, const std::string& why) {
 
 kv::BlockKey SchedulerImpl::RootOf(const ModelQueue& queue, const LiveRequest& live) const {
   const engine::EngineModel& model = *queue.model;
-  const std::string form = model.kv_form();
+  // What was computed beside others, with kernels for their number, is another thing.
+  const std::string form = model.kv_form() + (live.request->uniform ? "+uniform" : "");
   std::string_view adapter;
   if (live.adapter != nullptr) adapter = live.adapter->weights().fingerprint();
   return kv::RootKey({.fingerprint = model.weights().fingerprint(),
@@ -80,6 +81,7 @@ void SchedulerImpl::JoinLocked(const ModelQueue& queue, LiveRequest* live) {
   for (const auto& other : queue.running) {
     if (other->request->tenant != live->request->tenant) continue;
     if (other->adapter != live->adapter) continue;
+    if (other->request->uniform != live->request->uniform) continue;
     // The last token of either is always computed: its logits are wanted.
     const size_t most = std::min(tokens.size(), other->tokens.size()) - 1;
     const auto differ = std::mismatch(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(most),

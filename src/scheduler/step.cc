@@ -40,6 +40,7 @@ void SchedulerImpl::AddRowsLocked(ModelQueue* queue, bool guests, int64_t now_us
             .subspan(static_cast<size_t>(live->kv->length()), static_cast<size_t>(count));
     entry.want_logits = count == live->pending();
     entry.adapter = live->adapter.get();
+    entry.uniform = live->request->uniform;
     work->entries.push_back(entry);
     work->requests.push_back(live);
     (guests ? work->guests : work->favoured) = true;

@@ -82,6 +82,7 @@ class Embedding : public std::enable_shared_from_this<Embedding> {
       request->sla = exchange_->request().caller.sla;
       request->swap = exchange_->request().caller.swap;
       request->embed = !judges_;
+      request->uniform = true;
       if (judges_) {
         request->sampling.temperature = 0;
         request->sampling.top_logprobs = 2;

@@ -123,10 +123,13 @@ def test_limits_are_the_context_and_what_an_encoder_does(server):
     assert "/v1/embeddings" in str(caught.value)
 
 
-def test_many_at_once_beside_a_model_that_generates(server):
+@pytest.mark.parametrize("model", ["bert", "tiny-qwen3"])
+def test_a_vector_is_the_same_alone_and_beside_others(server, model):
+    """To the bit, in the default mode too: beside answers of the same model, in one request with
+    other texts, and in many requests at once."""
     client = openai_client(server)
     texts = [LETTERS[i % 26] * (1 + i % 40) for i in range(60)]
-    alone = [embed(client, input=text)[0] for text in texts[:12]]
+    alone = [embed(client, model, input=text)[0] for text in texts[:12]]
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         chats = [
             pool.submit(
@@ -134,10 +137,9 @@ def test_many_at_once_beside_a_model_that_generates(server):
             )
             for _ in range(4)
         ]
-        together = list(pool.map(lambda text: embed(client, input=text)[0], texts))
+        together = list(pool.map(lambda text: embed(client, model, input=text)[0], texts))
         assert all(chat.result().usage.completion_tokens > 0 for chat in chats)
-    for one, other in zip(alone, together):
-        assert one == pytest.approx(other, abs=2**-9 * math.sqrt(10))
+    assert alone == together[:12] == embed(client, model, input=texts)[:12]
 
 
 def test_a_reranker_is_asked_and_its_answers_weighed(servers):

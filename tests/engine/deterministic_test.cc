@@ -1,6 +1,6 @@
 // What device.deterministic promises (docs/CONFIG.md): the same logits, bit by bit, whatever the
-// number of threads, the pieces a prompt is read in and the sequences beside it; and what holds
-// without it.
+// number of threads, the pieces a prompt is read in and the sequences beside it; the same of
+// entries that ask to be computed uniformly; and what holds without either.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -31,10 +31,12 @@ std::vector<int32_t> Tokens(int32_t count, int32_t vocab, uint64_t seed) {
   return tokens;
 }
 
+enum class Mode { kFastest, kUniform, kDeterministic };
+
 // The logits after the prompt's last token.
-std::vector<float> LastLogits(const std::string& file, const std::string& variant,
-                              bool deterministic, const Setting& setting) {
-  Rig rig(variant, kBudget, setting.threads, deterministic);
+std::vector<float> LastLogits(const std::string& file, const std::string& variant, Mode mode,
+                              const Setting& setting) {
+  Rig rig(variant, kBudget, setting.threads, mode == Mode::kDeterministic);
   std::shared_ptr<EngineModel> model = rig.Open(file, "m");
   if (model == nullptr) return {};
   const std::vector<int32_t> prompt = Tokens(kPrompt, model->vocab_size(), 7);
@@ -51,6 +53,7 @@ std::vector<float> LastLogits(const std::string& file, const std::string& varian
     entries.push_back(
         {&kv, std::span(prompt).subspan(static_cast<size_t>(done), static_cast<size_t>(count)),
          true});
+    entries.back().uniform = mode == Mode::kUniform;
     auto step = rig.engine().Step(*model, entries, nullptr);
     EXPECT_TRUE(step.ok()) << step.status();
     if (!step.ok()) return {};
@@ -90,24 +93,39 @@ class DeterministicTest : public testing::TestWithParam<std::string> {
   // Logits of a setting are near `want`, and the same with one thread more.
   static void ExpectClose(const char* name, const Setting& s, const std::vector<float>& want,
                           double tolerance) {
-    const std::vector<float> logits = LastLogits(File(name), GetParam(), false, s);
+    const std::vector<float> logits = LastLogits(File(name), GetParam(), Mode::kFastest, s);
     ASSERT_EQ(logits.size(), want.size());
     for (size_t i = 0; i < logits.size(); ++i) {
       ASSERT_NEAR(logits[i], want[i], tolerance) << name << ", logit " << i;
     }
     Setting more = s;
     more.threads = s.threads + 1;
-    EXPECT_EQ(LastLogits(File(name), GetParam(), false, more), logits) << name;
+    EXPECT_EQ(LastLogits(File(name), GetParam(), Mode::kFastest, more), logits) << name;
   }
 };
 
 TEST_P(DeterministicTest, LogitsAreBitEqual) {
   for (const char* name : {"quant/wide.F16", "quant/wide.BF16", "quant/wide.Q4_K_M",
                            "arch/qwen3moe", "arch/gemma3", "arch/deepseek2"}) {
-    const std::vector<float> first = LastLogits(File(name), GetParam(), true, kSettings[0]);
+    const std::vector<float> first =
+        LastLogits(File(name), GetParam(), Mode::kDeterministic, kSettings[0]);
     ASSERT_FALSE(first.empty());
     for (const Setting& s : kSettings) {
-      EXPECT_EQ(LastLogits(File(name), GetParam(), true, s), first)
+      EXPECT_EQ(LastLogits(File(name), GetParam(), Mode::kDeterministic, s), first)
+          << name << " with " << s.threads << " threads, pieces of " << s.piece << " beside "
+          << s.neighbour;
+    }
+  }
+}
+
+TEST_P(DeterministicTest, UniformEntriesAreBitEqual) {
+  for (const char* name : {"quant/wide.F16", "quant/wide.BF16", "quant/wide.Q4_K_M",
+                           "quant/wide.Q8_0", "arch/qwen3moe", "arch/gemma3", "arch/deepseek2"}) {
+    const std::vector<float> first =
+        LastLogits(File(name), GetParam(), Mode::kUniform, kSettings[0]);
+    ASSERT_FALSE(first.empty());
+    for (const Setting& s : kSettings) {
+      EXPECT_EQ(LastLogits(File(name), GetParam(), Mode::kUniform, s), first)
           << name << " with " << s.threads << " threads, pieces of " << s.piece << " beside "
           << s.neighbour;
     }
@@ -117,7 +135,8 @@ TEST_P(DeterministicTest, LogitsAreBitEqual) {
 TEST_P(DeterministicTest, BlockFormatsAreBitEqualByDefaultOrDifferByRounding) {
   const bool bf16 = ops::CpuFactors(GetParam(), DType::kQ4_0, kPrompt, 256) == ops::Factors::kBf16;
   for (const char* name : {"quant/wide.Q4_0", "quant/wide.Q8_0", "quant/wide.IQ3_S"}) {
-    const std::vector<float> first = LastLogits(File(name), GetParam(), false, kSettings[0]);
+    const std::vector<float> first =
+        LastLogits(File(name), GetParam(), Mode::kFastest, kSettings[0]);
     ASSERT_FALSE(first.empty());
     // Few rows have activations in INT8: u as in golden_test.cc.
     const double tolerance = CheckedTolerance(name, first, std::hypot(0.0068, kBf16));
@@ -126,7 +145,7 @@ TEST_P(DeterministicTest, BlockFormatsAreBitEqualByDefaultOrDifferByRounding) {
         ExpectClose(name, s, first, tolerance);
         continue;
       }
-      EXPECT_EQ(LastLogits(File(name), GetParam(), false, s), first)
+      EXPECT_EQ(LastLogits(File(name), GetParam(), Mode::kFastest, s), first)
           << name << " with " << s.threads << " threads, pieces of " << s.piece << " beside "
           << s.neighbour;
     }
@@ -139,7 +158,8 @@ TEST_P(DeterministicTest, FloatFormatsDifferByRoundingOnlyByDefault) {
   // The step of a block's largest (at most 3.0 times its RMS) / 8191 is uniform, for both factors.
   const double u = bf16 ? kBf16 : 3.0 / 8191 / std::sqrt(12.0) * std::sqrt(2.0);
   for (const char* name : {"quant/wide.F16", "quant/wide.BF16"}) {
-    const std::vector<float> first = LastLogits(File(name), GetParam(), false, kSettings[0]);
+    const std::vector<float> first =
+        LastLogits(File(name), GetParam(), Mode::kFastest, kSettings[0]);
     ASSERT_FALSE(first.empty());
     const double tolerance = CheckedTolerance(name, first, u);
     for (const Setting& s : kSettings) ExpectClose(name, s, first, tolerance);

@@ -69,6 +69,8 @@ class EncoderTest : public testing::Test {
     }
   }
 
+  void EmbedTogether(const std::string& variant);
+
   std::string source_;
   std::vector<int32_t> tokens_;
   std::vector<float> states_;
@@ -108,14 +110,25 @@ TEST_F(EncoderTest, DoesNotGenerateAndRefusesWhatItCannotTake) {
             absl::StatusCode::kFailedPrecondition);
 }
 
-// Texts of one step do not see each other.
+// Texts of one step do not see each other, nor change how the others round.
 TEST_F(EncoderTest, EmbedsSeveralTextsInOneStep) {
-  Rig rig("ref", 64 * kMiB);
+  std::vector<std::string> variants = {"ref"};
+  for (const ops::CpuVariant& variant : ops::CpuVariants()) {
+    if (variant.supported) variants.emplace_back(variant.name);
+  }
+  if (HaveOpenCl()) variants.emplace_back("opencl");
+  for (const std::string& variant : variants) EmbedTogether(variant);
+}
+
+void EncoderTest::EmbedTogether(const std::string& variant) {
+  SCOPED_TRACE(variant);
+  Rig rig(variant, 64 * kMiB);
   auto model = rig.Open(source_, "m");
   ASSERT_NE(model, nullptr);
   const std::span<const int32_t> all(tokens_);
   const StepEntry entries[] = {{.tokens = all.first(7), .want_logits = true},
                                {.tokens = all, .want_logits = true},
+                               {.tokens = all.first(40), .want_logits = true},
                                {.tokens = all.subspan(9, 1), .want_logits = true}};
   auto step = rig.engine().Step(*model, entries, nullptr);
   ASSERT_TRUE(step.ok()) << step.status();

@@ -252,6 +252,7 @@ class StagedBackend final : public Backend {
     Staging s(device_);
     return s.Finish(inner_->GatherRows(s.In(x), rows, s.InOut(out)), *inner_);
   }
+  void SetUniform(bool uniform) override { inner_->SetUniform(uniform); }
   absl::Status Synchronize() override { return inner_->Synchronize(); }
 
  private:

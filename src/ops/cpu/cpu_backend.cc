@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -166,6 +167,10 @@ class CpuBackend final : public Backend {
     return absl::OkStatus();
   }
 
+  // Matrices are multiplied as for many rows. Tiles of attention are cut by the number of rows and
+  // workers, so none are.
+  void SetUniform(bool uniform) override { uniform_ = uniform; }
+
   absl::Status Synchronize() override { return absl::OkStatus(); }
 
  private:
@@ -184,7 +189,8 @@ class CpuBackend final : public Backend {
   absl::StatusOr<MatMulWork> PrepareMatMul(const Matrix& x, std::span<const MatMulTarget> targets);
 
   Factors FactorsOf(const Matrix& x, DType dtype) const {
-    return cpu::FactorsOf(kernels_, dtype, x.rows, x.cols, options_.deterministic);
+    const int32_t rows = uniform_ ? std::numeric_limits<int32_t>::max() : x.rows;
+    return cpu::FactorsOf(kernels_, dtype, rows, x.cols, options_.deterministic);
   }
   // The groups of `args` from feature `row` on, of a matrix in plain rows: packs each before use.
   void MultiplyPlain(const Weight& w, int32_t row, cpu::MatMulFn matmul,
@@ -197,6 +203,7 @@ class CpuBackend final : public Backend {
   const Kernels& kernels_;
   ThreadTeam* const team_;
   const CpuOptions options_;
+  bool uniform_ = false;
 
   cpu::Activations activations_;
   std::vector<cpu::Scratch<float>> worker_floats_;
@@ -366,7 +373,8 @@ absl::Status CpuBackend::Attention(Matrix q, const AttentionParams& params,
   for (const SequenceRows& s : batch.sequences) pairs += s.rows > 0 ? geometry.kv_heads : 0;
   for (const SequenceRows& s : batch.sequences) {
     const int64_t units = int64_t{s.rows} * group;
-    const bool tiles = cpu::AttendsInTiles(kernels_, geometry, s.rows, options_.deterministic);
+    const bool tiles =
+        cpu::AttendsInTiles(kernels_, geometry, s.rows, options_.deterministic || uniform_);
     const int64_t least = tiles ? 2 * cpu::kMatrixTile : cpu::kAttentionUnits;
     int64_t step = tiles ? cpu::kTileUnits : cpu::kAttentionTask;
     if (pairs < 2 * team_->size()) {

@@ -101,6 +101,7 @@ class KernelBackend final : public Backend {
   }
   absl::Status Zero(Matrix x) override;
   absl::Status GatherRows(Matrix x, std::span<const int32_t> rows, Matrix out) override;
+  void SetUniform(bool uniform) override { uniform_ = uniform; }
   absl::Status AddScaledRows(Matrix x, std::span<const int32_t> rows, std::span<const float> shares,
                              Matrix out) override;
   absl::Status ScaleBySigmoid(Matrix x, Vector gate, Matrix out) override;
@@ -177,6 +178,7 @@ class KernelBackend final : public Backend {
   const std::byte* blocks_data_ = nullptr;
   const std::byte* rows_data_ = nullptr;
   uint64_t tables_generation_ = 0;
+  bool uniform_ = false;
 
   uint64_t last_mark_ = 0;
   std::deque<std::pair<uint64_t, std::unique_ptr<device::Event>>> marks_;
@@ -253,7 +255,7 @@ absl::Status KernelBackend::MultiplyOne(const Matrix& x, const MatMulTarget& tar
       Of(static_cast<int64_t>(cpu::PackedGroupBytes(w.dtype, w.cols))),
       Of(x.stride),
       Of(target.out.stride)};
-  const int32_t tile = x.rows == 1 ? 1 : kManyRows;
+  const int32_t tile = x.rows == 1 && !uniform_ ? 1 : kManyRows;
   LaunchShape shape;
   shape.groups = {(static_cast<uint32_t>(w.rows) + kGroupRows - 1) / kGroupRows,
                   static_cast<uint32_t>((x.rows + tile - 1) / tile), 1};
