@@ -119,10 +119,12 @@ absl::Status SetScale(double alpha, bool root, AdapterPair* pair) {
   return absl::OkStatus();
 }
 
+}  // namespace
+
 // ---- GGUF ---------------------------------------------------------------------------------------
 
-absl::StatusOr<AdapterSource> FromGguf(const std::string& path, const Metadata& base) {
-  ASSIGN_OR_RETURN(std::unique_ptr<ByteSource> file, OpenFileSource(path));
+absl::StatusOr<AdapterSource> ReadGgufAdapter(std::unique_ptr<ByteSource> file,
+                                              const Metadata& base) {
   ASSIGN_OR_RETURN(GgufHeader header, ReadGgufHeader(*file));
   ASSIGN_OR_RETURN(const std::string type, header.metadata.GetString("general.type", "model"));
   ASSIGN_OR_RETURN(const std::string kind, header.metadata.GetString("adapter.type", ""));
@@ -164,10 +166,13 @@ absl::StatusOr<AdapterSource> FromGguf(const std::string& path, const Metadata& 
     RETURN_IF_ERROR(SetScale(alpha == 0 ? pair.rank : alpha, false, &pair));
     source.pairs.push_back(std::move(pair));
   }
-  source.identity.push_back({path, file->size(), file->mtime_ns(), header.header_hash});
+  if (source.pairs.empty()) return absl::InvalidArgumentError("it holds no pairs");
+  source.identity.push_back({file->name(), file->size(), file->mtime_ns(), header.header_hash});
   source.file = std::move(file);
   return source;
 }
+
+namespace {
 
 // ---- PEFT ---------------------------------------------------------------------------------------
 
@@ -286,9 +291,11 @@ absl::Status TakeTensor(const SafeTensor& tensor, std::map<std::string, Halves>*
   return absl::OkStatus();
 }
 
-absl::StatusOr<AdapterSource> FromPeft(const std::string& folder, const Metadata& base) {
-  ASSIGN_OR_RETURN(std::unique_ptr<ByteSource> config_file,
-                   OpenFileSource(folder + "/adapter_config.json"));
+}  // namespace
+
+absl::StatusOr<AdapterSource> ReadPeftAdapter(std::unique_ptr<ByteSource> config_file,
+                                              std::unique_ptr<ByteSource> file,
+                                              const Metadata& base) {
   if (config_file->size() > kMaxConfig) {
     return absl::InvalidArgumentError(
         fmt::format("adapter_config.json has {} bytes, at most {} "
@@ -305,8 +312,6 @@ absl::StatusOr<AdapterSource> FromPeft(const std::string& folder, const Metadata
     return absl::InvalidArgumentError("adapter_config.json is not a JSON object");
   }
   ASSIGN_OR_RETURN(const PeftConfig config, ReadConfig(value));
-  const std::string path = folder + "/adapter_model.safetensors";
-  ASSIGN_OR_RETURN(std::unique_ptr<ByteSource> file, OpenFileSource(path));
   ASSIGN_OR_RETURN(const SafetensorsHeader header, ReadSafetensorsHeader(*file));
   std::map<std::string, Halves> found;
   for (const SafeTensor& tensor : header.tensors) RETURN_IF_ERROR(TakeTensor(tensor, &found));
@@ -317,11 +322,27 @@ absl::StatusOr<AdapterSource> FromPeft(const std::string& folder, const Metadata
     RETURN_IF_ERROR(OrderRows(base, &pair));
     source.pairs.push_back(std::move(pair));
   }
-  source.identity.push_back({path, file->size(), file->mtime_ns(), header.header_hash});
+  if (source.pairs.empty()) return absl::InvalidArgumentError("it holds no pairs");
+  source.identity.push_back({file->name(), file->size(), file->mtime_ns(), header.header_hash});
   source.identity.push_back(
       {config_file->name(), config_file->size(), config_file->mtime_ns(), Hash64(text)});
   source.file = std::move(file);
   return source;
+}
+
+namespace {
+
+absl::StatusOr<AdapterSource> OpenFiles(const std::string& path, const std::string& folder,
+                                        const Metadata& base) {
+  if (folder.empty()) {
+    ASSIGN_OR_RETURN(std::unique_ptr<ByteSource> file, OpenFileSource(path));
+    return ReadGgufAdapter(std::move(file), base);
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<ByteSource> config,
+                   OpenFileSource(folder + "/adapter_config.json"));
+  ASSIGN_OR_RETURN(std::unique_ptr<ByteSource> file,
+                   OpenFileSource(folder + "/adapter_model.safetensors"));
+  return ReadPeftAdapter(std::move(config), std::move(file), base);
 }
 
 }  // namespace
@@ -350,10 +371,7 @@ absl::StatusOr<AdapterSource> OpenAdapter(const std::string& path, const Metadat
     folder = fs::path(path).parent_path().string();
     if (folder.empty()) folder = ".";
   }
-  absl::StatusOr<AdapterSource> source =
-      folder.empty() ? FromGguf(path, base) : FromPeft(folder, base);
-  if (source.ok() && source->pairs.empty())
-    source = absl::InvalidArgumentError("it holds no pairs");
+  absl::StatusOr<AdapterSource> source = OpenFiles(path, folder, base);
   if (!source.ok()) return WithContext(source.status(), fmt::format("adapter '{}'", path));
   return source;
 }

@@ -53,6 +53,14 @@ struct AdapterSource {
 // the key or tensor.
 absl::StatusOr<AdapterSource> OpenAdapter(const std::string& path, const Metadata& base);
 
+// The same of files that are open: one GGUF file, or adapter_config.json and the safetensors file
+// beside it. Errors do not name the adapter.
+absl::StatusOr<AdapterSource> ReadGgufAdapter(std::unique_ptr<ByteSource> file,
+                                              const Metadata& base);
+absl::StatusOr<AdapterSource> ReadPeftAdapter(std::unique_ptr<ByteSource> config_file,
+                                              std::unique_ptr<ByteSource> file,
+                                              const Metadata& base);
+
 }  // namespace terrace::format
 
 #endif  // TERRACE_FORMAT_ADAPTER_H_
