@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "base/status.h"
 
 namespace terrace::engine {
@@ -14,6 +16,11 @@ absl::StatusOr<std::shared_ptr<const Adapter>> Adapter::Create(
     tier::TierManager* manager) {
   const model::Architecture& architecture = base.architecture();
   const std::vector<model::TensorNeed>& tensors = architecture.tensors();
+  if (architecture.config().share.size > 1) {
+    return absl::UnimplementedError(fmt::format(
+        "adapter '{}': model '{}' is divided among devices, which adapters cannot be", options.name,
+        base.name()));
+  }
   auto index_of = [&](std::string_view name) -> int32_t {
     for (size_t i = 0; i < tensors.size(); ++i) {
       const auto index = static_cast<int32_t>(i);

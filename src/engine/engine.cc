@@ -393,6 +393,7 @@ absl::Status Engine::Forward(EngineModel& model, const Rows& rows,
   input.adapters = rows.adapted;
   input.adapter_rank = rank;
   backend_->SetUniform(rows.uniform);
+  input.group = model.group();
   PinnedWeights provider(model, rows.adapters, backend_, manager_, clock_, arriving, cancel);
   if (page_trace_ != nullptr) provider.CountPages(page_trace_, rows.tokens);
   absl::StatusOr<ops::Matrix> result = model.architecture().Forward(

@@ -16,6 +16,10 @@
 #include "ops/types.h"
 #include "weights/model_weights.h"
 
+namespace terrace::parallel {
+class Communicator;
+}
+
 namespace terrace::engine {
 
 class EngineModel;
@@ -39,6 +43,9 @@ struct EngineModelOptions {
   int32_t max_context = 0;  // 0: what the model was trained for; larger values are refused
   ops::KvDType kv_dtype = ops::KvDType::kF16;
   SpeculationOptions speculation;
+  // Of a model that is a member's share: the group that it is computed with. Must outlive the
+  // model.
+  parallel::Communicator* group = nullptr;
 };
 
 // "f16", "i8", "f32": as configured.
@@ -62,6 +69,7 @@ class EngineModel {
   int32_t vocab_size() const { return architecture_->config().vocab_size; }
   int32_t max_context() const { return max_context_; }
   const SpeculationOptions& speculation() const { return speculation_; }
+  parallel::Communicator* group() const { return group_; }
   // A tensor of architecture().tensors(), as it lies in its segment.
   struct Binding {
     uint32_t segment = 0;
@@ -93,6 +101,7 @@ class EngineModel {
   std::string name_;
   int32_t max_context_ = 0;
   SpeculationOptions speculation_;
+  parallel::Communicator* group_ = nullptr;
   std::unique_ptr<weights::ModelWeights> weights_;
   std::unique_ptr<model::Architecture> architecture_;
   ops::KvGeometry kv_geometry_;

@@ -21,6 +21,10 @@
 #include "ops/moe.h"
 #include "ops/types.h"
 
+namespace terrace::parallel {
+class Communicator;
+}
+
 namespace terrace::model {
 
 // Finds a tensor's shape by name, for checks at creation.
@@ -91,6 +95,9 @@ struct ForwardInput {
   ops::Matrix* states = nullptr;
   std::span<const AdapterRows> adapters;  // by row; none overlap
   int32_t adapter_rank = 0;               // the largest of their pairs
+  // Of a model that is a share (config().share): the group, whose members all run the same passes
+  // at the same time. Null for a model that is whole.
+  parallel::Communicator* group = nullptr;
 };
 
 class Architecture {

@@ -22,6 +22,7 @@ struct LayerConfig {
 // Mixture-of-experts FFNs, in the layers that have them.
 struct ExpertConfig {
   int32_t count = 0;            // 0: the model has none
+  int32_t first = 0, held = 0;  // those that this share of the model has; alone: all
   int32_t ffn_width = 0;        // of one expert
   int32_t shared_width = 0;     // of the FFN that every token goes through as well; 0: none
   bool shared_gate = false;     // a token takes a share of that FFN, by a gate of its own
@@ -44,10 +45,20 @@ struct LatentConfig {
 // What becomes of the states of an encoder's tokens: the text's vector.
 enum class Pooling : uint8_t { kMean, kFirst };
 
+// What one member of a group has of a model (share.h).
+struct Share {
+  int32_t rank = 0;
+  int32_t size = 1;
+  bool tensor = false;   // attention heads, FFN columns and the vocabulary are divided
+  bool experts = false;  // experts are divided, each whole
+};
+
 struct Config {
   std::string architecture;  // "qwen3"
   int32_t width = 0;         // of the residual stream
   int32_t vocab_size = 0;    // bound from the embedding's shape
+  // Rows of the embedding and of the head that this share has; alone: all of them.
+  int32_t vocab_begin = 0, vocab_rows = 0;
   int32_t heads = 0;
   int32_t kv_heads = 0;
   int32_t key_dim = 0;  // of one head
@@ -80,7 +91,9 @@ struct Config {
   std::string ffn_norm_name = "ffn_norm.weight";
   bool uses_rope_factors = false;  // rope_freqs.weight is bound to rope layers without a window
   std::vector<LayerConfig> layers;
-  bool encoder = false;  // gives texts' vectors, no logits (encoder.h)
+  Share share;
+  bool adds_biases = true;  // of members that are summed one adds the biases of their outputs
+  bool encoder = false;     // gives texts' vectors, no logits (encoder.h)
   Pooling pooling = Pooling::kMean;
   bool normalize_pooled = true;  // vectors get length 1
 

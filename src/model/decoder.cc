@@ -53,8 +53,10 @@ absl::Status Decoder::BindEnds(const TensorCatalog& catalog) {
     return absl::InvalidArgumentError(fmt::format("the embedding has shape [{}], not [vocab, {}]",
                                                   fmt::join(*shape, ", "), config_.width));
   }
-  config_.vocab_size = static_cast<int32_t>((*shape)[0]);
-  const std::vector<int64_t> expected = {config_.vocab_size, config_.width};
+  if (!config_.share.tensor) {
+    config_.vocab_size = config_.vocab_rows = static_cast<int32_t>((*shape)[0]);
+  }
+  const std::vector<int64_t> expected = {config_.vocab_rows, config_.width};
   const std::string& embedding_name = embedding_shape != nullptr ? embedding : output;
   const std::string& output_name = output_shape != nullptr ? output : embedding;
   // A tensor that serves both ends lies in the segment of its own name; that segment is entered at
@@ -66,7 +68,7 @@ absl::Status Decoder::BindEnds(const TensorCatalog& catalog) {
   ASSIGN_OR_RETURN(output_norm_,
                    Need(catalog, "output_norm.weight", {config_.width}, Stage::kHead, 0, true));
   ASSIGN_OR_RETURN(head_bias_,
-                   Need(catalog, "output.bias", {config_.vocab_size}, Stage::kHead, 0, false));
+                   Need(catalog, "output.bias", {config_.vocab_rows}, Stage::kHead, 0, false));
   const std::vector<int64_t> factors = {config_.layers.front().rope.dim / 2};
   if (config_.original_context > 0) {
     const char* name = config_.long_rope ? "rope_factors_long.weight" : "rope_factors_short.weight";
@@ -116,6 +118,7 @@ absl::Status Decoder::BindAttention(const TensorCatalog& catalog, int32_t layer,
   if (c.sinks) RETURN_IF_ERROR(need("attn_sinks.weight", {c.heads}, true, &t->sinks));
   RETURN_IF_ERROR(
       need("attn_output.weight", {width, int64_t{c.heads} * c.value_dim}, true, &t->attn_out));
+  if (!c.adds_biases) return absl::OkStatus();
   return need("attn_output.bias", {width}, false, &t->attn_out_bias);
 }
 
@@ -238,6 +241,7 @@ uint64_t Decoder::Cut(int32_t rows, int32_t logit_rows, int32_t adapter_rank, st
   offset = shared;
   buffers->last = cut(logit_rows, c.width);
   buffers->logits = cut(logit_rows, c.vocab_size);
+  buffers->logit_part = c.share.tensor ? cut(logit_rows, c.vocab_rows) : buffers->logits;
   return std::max({attention_end, ffn_end, offset});
 }
 
@@ -277,6 +281,7 @@ class StageScope {
 absl::StatusOr<ops::Matrix> Decoder::Forward(const ForwardInput& input, ops::Backend& backend,
                                              WeightProvider& weights,
                                              std::span<std::byte> workspace) const {
+  RETURN_IF_ERROR(CheckGroup(input));
   const auto rows = static_cast<int32_t>(input.tokens.size());
   const auto logit_rows = static_cast<int32_t>(input.logit_rows.size());
   Buffers buffers;

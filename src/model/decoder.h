@@ -55,6 +55,7 @@ class Decoder final : public Architecture {
   // The activations of a pass, cut from the workspace.
   struct Buffers {
     ops::Matrix x, normed, q, k, v, attention, gate, up, block_out, last, logits;
+    ops::Matrix logit_part;  // of this share's part of the vocabulary, where that is not all
     // Latent attention: the query's low-rank form, its heads before absorption, [latent | rotated]
     // as projected, and heads of values after expansion.
     ops::Matrix q_low, q_heads, kv_low, values;
@@ -78,6 +79,7 @@ class Decoder final : public Architecture {
   absl::Status BindLatent(const TensorCatalog& catalog, int32_t layer, LayerTensors* t);
   absl::Status BindDense(const TensorCatalog& catalog, int32_t layer, LayerTensors* t);
   absl::Status BindExperts(const TensorCatalog& catalog, int32_t layer, LayerTensors* t);
+  absl::Status CheckGroup(const ForwardInput& input) const;
   // Adds a need, checking the shape; kAbsent if it is not stored and not required.
   absl::StatusOr<int32_t> Need(const TensorCatalog& catalog, const std::string& name,
                                std::vector<int64_t> shape, WeightProvider::Stage stage,

@@ -8,7 +8,11 @@
 namespace terrace::model {
 
 absl::Status Decoder::Pass::Embed() {
-  RETURN_IF_ERROR(be_.EmbedRows(w_.Matrix(d_.embedding_), in_.tokens, c_.embedding_scale, b_.x));
+  if (c_.share.tensor) {
+    RETURN_IF_ERROR(EmbedPart());
+  } else {
+    RETURN_IF_ERROR(be_.EmbedRows(w_.Matrix(d_.embedding_), in_.tokens, c_.embedding_scale, b_.x));
+  }
   if (d_.rope_factors_ == kAbsent) return absl::OkStatus();
   return ReadVector(w_.Vector(d_.rope_factors_), &rope_factors_);
 }
@@ -44,6 +48,7 @@ absl::Status Decoder::Pass::Attention(int32_t layer) {
   const LayerTensors& t = d_.layers_[static_cast<size_t>(layer)];
   RETURN_IF_ERROR(EnterBlock(t.attn_norm));
   RETURN_IF_ERROR(t.kv_a != kAbsent ? LatentAttention(layer) : PlainAttention(layer));
+  RETURN_IF_ERROR(SumBlock());
   return AddBlock(t.attn_post_norm);
 }
 
@@ -85,6 +90,7 @@ absl::Status Decoder::Pass::Ffn(int32_t layer) {
   const LayerTensors& t = d_.layers_[static_cast<size_t>(layer)];
   RETURN_IF_ERROR(EnterBlock(t.ffn_norm));
   RETURN_IF_ERROR(t.router != kAbsent ? ExpertFfn(layer) : DenseFfn(layer));
+  RETURN_IF_ERROR(SumBlock());
   return AddBlock(t.ffn_post_norm);
 }
 
@@ -112,11 +118,11 @@ absl::Status Decoder::Pass::DenseFfn(int32_t layer) {
 absl::Status Decoder::Pass::Head() {
   RETURN_IF_ERROR(be_.GatherRows(b_.x, in_.logit_rows, b_.last));
   RETURN_IF_ERROR(be_.RmsNorm(b_.last, w_.Vector(d_.output_norm_), c_.norm_epsilon, b_.last));
-  ops::MatMulTarget head{w_.Matrix(d_.head_), Optional(d_.head_bias_), b_.logits};
+  ops::MatMulTarget head{w_.Matrix(d_.head_), Optional(d_.head_bias_), b_.logit_part};
   RETURN_IF_ERROR(be_.MatMul(b_.last, {&head, 1}));
-  if (c_.logit_scale != 1.0f) RETURN_IF_ERROR(be_.Scale(b_.logits, c_.logit_scale));
-  if (c_.logit_softcap > 0) RETURN_IF_ERROR(be_.Softcap(b_.logits, c_.logit_softcap));
-  return absl::OkStatus();
+  if (c_.logit_scale != 1.0f) RETURN_IF_ERROR(be_.Scale(b_.logit_part, c_.logit_scale));
+  if (c_.logit_softcap > 0) RETURN_IF_ERROR(be_.Softcap(b_.logit_part, c_.logit_softcap));
+  return c_.share.tensor ? GatherLogits() : absl::OkStatus();
 }
 
 absl::Status Decoder::Pass::EnterBlock(int32_t norm) {

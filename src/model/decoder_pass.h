@@ -45,6 +45,15 @@ class Decoder::Pass {
   absl::Status RunExperts(int32_t layer, ops::ExpertWeights weights);  // moe_ffn.cc
   // Adds what the rows' adapters make of `x` by the matrix `tensor` to `out`.
   absl::Status Adapt(ops::Matrix x, int32_t tensor, ops::Matrix out);  // adapt.cc
+  // block_out of all members of the group, summed; nothing to do for a model that is whole.
+  absl::Status SumBlock() { return c_.share.tensor ? Sum(b_.block_out) : absl::OkStatus(); }
+  absl::Status Sum(ops::Matrix m);  // group.cc
+  // The embedded rows of this member's part of the vocabulary, the others zero.
+  absl::Status EmbedPart();  // group.cc
+  // Logits of the whole vocabulary from those of each member's part.
+  absl::Status GatherLogits();  // group.cc
+  // The routing to the experts that this share of the model has, numbered from 0.
+  ops::ExpertRouting HeldRouting() const;  // group.cc
   // Adds block_out, normed if there is a norm for it, to the residual stream.
   absl::Status AddBlock(int32_t post_norm);
   // What a block reads into normed: the stream, normed if there is a norm for it.
@@ -60,6 +69,7 @@ class Decoder::Pass {
   // Of the layer at hand.
   std::vector<float> scores_, selection_bias_;
   ops::ExpertRouting routing_;
+  std::vector<float> exchanged_;  // what goes to the other members and comes from them
   std::vector<int32_t> used_experts_;
 };
 

@@ -12,20 +12,23 @@ namespace terrace::model {
 absl::Status Decoder::BindExperts(const TensorCatalog& catalog, int32_t layer, LayerTensors* t) {
   const ExpertConfig& e = config_.experts;
   const int64_t width = config_.width;
-  const int64_t count = e.count, ffn = e.ffn_width;
+  const int64_t count = e.count, held = e.held, ffn = e.ffn_width;
   auto need = [&](const char* name, std::vector<int64_t> shape, bool required, int32_t* index) {
     return NeedInLayer(catalog, layer, name, std::move(shape), WeightProvider::Stage::kFfn,
                        required, index);
   };
   RETURN_IF_ERROR(need("ffn_gate_inp.weight", {count, width}, true, &t->router));
-  RETURN_IF_ERROR(need("ffn_gate_exps.weight", {count, ffn, width}, true, &t->gate));
-  RETURN_IF_ERROR(need("ffn_up_exps.weight", {count, ffn, width}, true, &t->up));
-  RETURN_IF_ERROR(need("ffn_down_exps.weight", {count, width, ffn}, true, &t->down));
+  RETURN_IF_ERROR(need("ffn_gate_exps.weight", {held, ffn, width}, true, &t->gate));
+  RETURN_IF_ERROR(need("ffn_up_exps.weight", {held, ffn, width}, true, &t->up));
+  RETURN_IF_ERROR(need("ffn_down_exps.weight", {held, width, ffn}, true, &t->down));
   if (e.biases) {
     RETURN_IF_ERROR(need("ffn_gate_inp.bias", {count}, true, &t->router_bias));
-    RETURN_IF_ERROR(need("ffn_gate_exps.bias", {count, ffn}, true, &t->gate_bias));
-    RETURN_IF_ERROR(need("ffn_up_exps.bias", {count, ffn}, true, &t->up_bias));
-    RETURN_IF_ERROR(need("ffn_down_exps.bias", {count, width}, true, &t->down_bias));
+    RETURN_IF_ERROR(need("ffn_gate_exps.bias", {held, ffn}, true, &t->gate_bias));
+    RETURN_IF_ERROR(need("ffn_up_exps.bias", {held, ffn}, true, &t->up_bias));
+    // An expert that one member has as a whole gets its bias there.
+    if (config_.share.experts || config_.adds_biases) {
+      RETURN_IF_ERROR(need("ffn_down_exps.bias", {held, width}, true, &t->down_bias));
+    }
   }
   if (e.selection_bias) {
     RETURN_IF_ERROR(need("exp_probs_b.bias", {count}, false, &t->selection_bias));
@@ -62,7 +65,10 @@ absl::Status Decoder::Pass::ExpertFfn(int32_t layer) {
   weights.down_bias = Optional(t.down_bias);
   weights.activation = c_.activation;
   weights.clamp = c_.glu_clamp;
+  if (c_.share.experts) routing_ = HeldRouting();
   RETURN_IF_ERROR(RunExperts(layer, weights));
+  // All that follows is computed by every member alike.
+  if (c_.share.experts && !c_.share.tensor) RETURN_IF_ERROR(Sum(b_.block_out));
   if (t.shared_gate == kAbsent) return absl::OkStatus();
   const ops::MatMulTarget inner[] = {{w_.Matrix(t.shared_gate), {}, b_.shared_gate},
                                      {w_.Matrix(t.shared_up), {}, b_.shared_up}};
@@ -82,20 +88,22 @@ absl::Status Decoder::Pass::ExpertFfn(int32_t layer) {
 absl::Status Decoder::Pass::RunExperts(int32_t layer, ops::ExpertWeights weights) {
   const LayerTensors& t = d_.layers_[static_cast<size_t>(layer)];
   used_experts_.clear();
-  for (int32_t e = 0; e < c_.experts.count; ++e) {
+  const int32_t held = c_.experts.held;
+  for (int32_t e = 0; e < held; ++e) {
     const auto at = static_cast<size_t>(e);
     if (routing_.first[at + 1] > routing_.first[at]) used_experts_.push_back(e);
   }
+  if (used_experts_.empty()) return be_.Zero(b_.block_out);
   int32_t begin = 0;  // experts below it are done
   for (size_t done = 0; done < used_experts_.size();) {
     ASSIGN_OR_RETURN(const size_t count,
                      w_.EnterExperts(layer, std::span(used_experts_).subspan(done)));
     done += count;
-    const int32_t end = done == used_experts_.size() ? c_.experts.count : used_experts_[done];
+    const int32_t end = done == used_experts_.size() ? held : used_experts_[done];
     weights.gate = w_.Stack(t.gate);
     weights.up = w_.Stack(t.up);
     weights.down = w_.Stack(t.down);
-    const bool whole = begin == 0 && end == c_.experts.count;
+    const bool whole = begin == 0 && end == held;
     absl::Status status =
         be_.ExpertFfn(b_.normed, whole ? routing_ : ops::PartOf(routing_, begin, end), weights,
                       b_.experts, b_.block_out);

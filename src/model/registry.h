@@ -18,6 +18,8 @@ struct ArchitectureEntry {
 };
 
 std::span<const ArchitectureEntry> Architectures();
+// By the one that "general.architecture" names; Unimplemented if none is known by that name.
+absl::StatusOr<Config> ParseConfig(const Metadata& metadata);
 
 // One parser a file.
 absl::StatusOr<Config> ParseLlama(const Metadata& metadata);

@@ -38,4 +38,14 @@ absl::Status Backend::Read(Matrix x, std::span<float> out) {
   return absl::OkStatus();
 }
 
+absl::Status Backend::Write(std::span<const float> in, Matrix x) {
+  RETURN_IF_ERROR(CheckRead(x, in));
+  RETURN_IF_ERROR(Synchronize());
+  for (int32_t r = 0; r < x.rows; ++r) {
+    std::memcpy(x.row(r), in.data() + int64_t{r} * x.cols,
+                static_cast<size_t>(x.cols) * sizeof(float));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace terrace::ops

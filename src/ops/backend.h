@@ -130,6 +130,10 @@ class Backend {
   // Copies x to the host: out [rows, cols] without gaps. Waits for all calls before it.
   virtual absl::Status Read(Matrix x, std::span<float> out);
 
+  // Copies `in` [rows, cols], without gaps, from the host to x, after all calls before it; `in` is
+  // not used any more when it returns.
+  virtual absl::Status Write(std::span<const float> in, Matrix x);
+
   // Waits for all calls before it. The error of a call that failed after it returned is told here,
   // once.
   virtual absl::Status Synchronize() = 0;

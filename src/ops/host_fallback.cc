@@ -333,6 +333,18 @@ absl::Status HostFallback::Read(Matrix x, std::span<float> out) {
   return Synchronize();
 }
 
+absl::Status HostFallback::Write(std::span<const float> in, Matrix x) {
+  RETURN_IF_ERROR(CheckRead(x, in));
+  RETURN_IF_ERROR(FinishOwn());
+  for (int32_t r = 0; r < x.rows; ++r) {
+    RETURN_IF_ERROR(
+        stream_->CopyAsync(CopyDirection::kHostToDevice, reinterpret_cast<std::byte*>(x.row(r)),
+                           reinterpret_cast<const std::byte*>(in.data() + int64_t{r} * x.cols),
+                           static_cast<uint64_t>(x.cols) * 4));
+  }
+  return Synchronize();
+}
+
 absl::Status HostFallback::Synchronize() {
   absl::Status status = stream_->Synchronize();
   if (!status.ok()) stream_->ClearError();

@@ -63,6 +63,7 @@ class HostFallback : public Backend {
   absl::Status Pool(Matrix x, const BatchRows& batch, bool mean, bool normalize,
                     Matrix out) override;
   absl::Status Read(Matrix x, std::span<float> out) override;
+  absl::Status Write(std::span<const float> in, Matrix x) override;
   absl::Status Synchronize() override;
 
  protected:

@@ -122,6 +122,7 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Open(const OpenOptio
                                                                  tier::TierManager* manager) {
   std::string context = fmt::format("opening model '{}'", options.name);
   auto source = OpenSource(options);
+  if (source.ok() && options.part) source = options.part(*std::move(source));
   if (!source.ok()) return WithContext(source.status(), context);
   ImporterOptions importing;
   importing.image_folder = options.image_folder;

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/metadata.h"
+#include "format/model_source.h"
 #include "ops/backend.h"
 #include "ops/types.h"
 #include "tier/tier_manager.h"
@@ -55,6 +56,9 @@ struct OpenOptions {
   int64_t hot_keep_us = 0;
   double sla_weight = 1.0;  // this and history: see tier::ModelSpec
   tier::UseHistory history;
+  // Makes of the opened source what is to be served of it, e.g. one device's share; empty: all of
+  // it.
+  std::function<absl::StatusOr<format::ModelSource>(format::ModelSource)> part;
   bool write_image = true;  // false: always read from the source (diagnosis)
   // See weights/importer.h.
   storage::DiskBudget* disk = nullptr;

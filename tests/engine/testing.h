@@ -146,10 +146,10 @@ class Rig {
     Begin(cpu_.get(), budget_bytes);
   }
 
-  // `more`: options of the engine model beside its name.
+  // `more`: options of the engine model beside its name; `open`: of its weights.
   std::shared_ptr<EngineModel> Open(const std::string& path, const std::string& name,
-                                    bool write_image = false, EngineModelOptions more = {}) {
-    weights::OpenOptions options;
+                                    bool write_image = false, EngineModelOptions more = {},
+                                    weights::OpenOptions options = {}) {
     options.name = name;
     options.source_path = path;
     options.image_folder = images_.path();

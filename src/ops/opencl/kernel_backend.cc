@@ -112,6 +112,7 @@ class KernelBackend final : public Backend {
   absl::Status Pool(Matrix x, const BatchRows& batch, bool mean, bool normalize,
                     Matrix out) override;
   absl::Status Read(Matrix x, std::span<float> out) override;
+  absl::Status Write(std::span<const float> in, Matrix x) override;
 
   absl::Status Synchronize() override {
     absl::Status status = stream_->Synchronize();
@@ -525,6 +526,17 @@ absl::Status KernelBackend::Read(Matrix x, std::span<float> out) {
         device::CopyDirection::kDeviceToHost,
         reinterpret_cast<std::byte*>(out.data() + int64_t{r} * x.cols),
         reinterpret_cast<const std::byte*>(x.row(r)), static_cast<uint64_t>(x.cols) * 4));
+  }
+  return Synchronize();
+}
+
+absl::Status KernelBackend::Write(std::span<const float> in, Matrix x) {
+  RETURN_IF_ERROR(CheckRead(x, in));
+  for (int32_t r = 0; r < x.rows; ++r) {
+    RETURN_IF_ERROR(stream_->CopyAsync(
+        device::CopyDirection::kHostToDevice, reinterpret_cast<std::byte*>(x.row(r)),
+        reinterpret_cast<const std::byte*>(in.data() + int64_t{r} * x.cols),
+        static_cast<uint64_t>(x.cols) * 4));
   }
   return Synchronize();
 }

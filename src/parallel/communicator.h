@@ -1,0 +1,77 @@
+// How the members of a group that computes one model together exchange what each has computed: the
+// operations that a forward pass needs, over messages between pairs. How messages travel is a
+// subclass's: memory of one process (thread_group.h) or MPI (mpi.h).
+//
+// All members call the same operations in the same order with the same sizes; a call returns when
+// this member has what it needs. Sums are formed in order of rank, so all members get the same
+// bits, whatever carries the messages. A communicator is used by one thread at a time.
+#ifndef TERRACE_PARALLEL_COMMUNICATOR_H_
+#define TERRACE_PARALLEL_COMMUNICATOR_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/index_range.h"
+
+namespace terrace::parallel {
+
+// What this member has exchanged by AllReduce and AllGather so far: payload, without what carries
+// it.
+struct Traffic {
+  uint64_t sent_bytes = 0;
+  uint64_t received_bytes = 0;
+  uint64_t reduces = 0;
+  uint64_t gathers = 0;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int32_t rank() const = 0;
+  virtual int32_t size() const = 0;
+
+  // values[i] = the sum of all members' values[i]. Each member sums a run of about 1 / size of the
+  // values and sends it to the others: all members together send 2 (size - 1) times the bytes of
+  // `values`. Errors, here and below: Unavailable if a member has given up or is gone,
+  // DeadlineExceeded if one keeps the others waiting for too long; `values` are of no use then, and
+  // neither is the group (see the subclass).
+  absl::Status AllReduce(std::span<float> values);
+  // Member r has filled values[parts[r]]; afterwards all members have all parts, of any sizes. All
+  // members together send size - 1 times the parts' bytes.
+  absl::Status AllGather(std::span<float> values, std::span<const IndexRange> parts);
+  // `bytes` of member `from`, at all members.
+  absl::Status Broadcast(int32_t from, std::span<std::byte> bytes);
+  // Returns when all members have called it.
+  absl::Status Barrier();
+
+  // Tells the other members that this one will not go on, so that they need not wait; `why` is what
+  // they are told. The group is of no use afterwards.
+  virtual void GiveUp(const absl::Status& why) = 0;
+
+  // Thread-safe.
+  Traffic traffic() const;
+
+ protected:
+  // Sends to member `to` and receives from member `from` (neither this one), both exactly as many
+  // bytes as given; sizes may be 0. Returns when both are done or one has failed; the spans are not
+  // used any more then.
+  virtual absl::Status Exchange(int32_t to, std::span<const std::byte> send, int32_t from,
+                                std::span<std::byte> receive) = 0;
+
+ private:
+  absl::Status GatherParts(std::span<float> values, std::span<const IndexRange> parts);
+  absl::Status Swap(int32_t to, std::span<const float> send, int32_t from,
+                    std::span<float> receive);
+
+  std::vector<float> received_;  // the others' pieces of this member's run, by rank
+  std::atomic<uint64_t> sent_bytes_{0}, received_bytes_{0}, reduces_{0}, gathers_{0};
+};
+
+}  // namespace terrace::parallel
+
+#endif  // TERRACE_PARALLEL_COMMUNICATOR_H_
