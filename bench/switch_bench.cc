@@ -152,11 +152,15 @@ absl::Status FromDisk(const Context& context, double hot_us, std::vector<Row>* r
 absl::StatusOr<std::vector<Row>> RunSwitch(const Context& context) {
   std::vector<Row> rows;
   double hot_us = 0;
-  RETURN_IF_ERROR(BothFit(context, &hot_us, &rows));
-  RETURN_IF_ERROR(FromDisk(context, hot_us, &rows));
-  RETURN_IF_ERROR(SwitchFromObject(context, hot_us, &rows));
-  RETURN_IF_ERROR(SwitchOverLink(context, &rows));
-  RETURN_IF_ERROR(DecodeBesideLoad(context, &rows));
+  const bool disk = context.WantsLaw("switch from disk");
+  const bool object = context.WantsLaw("switch from an object store");
+  if (disk || object || context.WantsLaw("switch, both models in the budget")) {
+    RETURN_IF_ERROR(BothFit(context, &hot_us, &rows));
+  }
+  if (disk) RETURN_IF_ERROR(FromDisk(context, hot_us, &rows));
+  if (object) RETURN_IF_ERROR(SwitchFromObject(context, hot_us, &rows));
+  if (context.WantsLaw("sim device")) RETURN_IF_ERROR(SwitchOverLink(context, &rows));
+  if (context.WantsLaw("decode while")) RETURN_IF_ERROR(DecodeBesideLoad(context, &rows));
   return rows;
 }
 
