@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "base/status.h"
 #include "base/units.h"
@@ -108,6 +110,8 @@ absl::Status FromDisk(const Context& context, double hot_us, std::vector<Row>* r
       ring.push_back(rate);
       ASSIGN_OR_RETURN(rate, BareReadRate(image, *context.clock, ReadInto::kAll));
       all.push_back(rate);
+      // The kernel is still freeing what was read into.
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
       ASSIGN_OR_RETURN(Served served,
                        pair.bed->FirstToken(*model, kPromptTokens, static_cast<uint64_t>(i)));
       times.push_back(static_cast<double>(served.first_token_us));

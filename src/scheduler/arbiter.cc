@@ -129,7 +129,8 @@ void ChooseModel(const ArbiterOptions& options, const ArbiterInput& input,
   const bool due = waited_us >= options.max_wait_us || better;
   if (!busy) {
     const int64_t linger_left = input.last_work_us + options.linger_us - input.now_us;
-    if (!due && linger_left > 0) {
+    const bool returns = current.return_us <= static_cast<double>(options.linger_us);
+    if (!due && returns && linger_left > 0) {
       decision->wait_us = linger_left;
     } else {
       decision->model = other;

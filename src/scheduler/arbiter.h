@@ -29,8 +29,8 @@ namespace terrace::scheduler {
 
 struct ArbiterOptions {
   int64_t max_wait_us = 2'000'000;
-  // A model that just ran out of work keeps the turn this long: its client's next request is often
-  // on its way, and a switch costs more.
+  // A model that just ran out of work keeps the turn this long, unless its requests usually come
+  // later: its client's next one is often on its way, and a switch costs more.
   int64_t linger_us = 20'000;
   int64_t min_residency_us = 0;
   int64_t aging_us = 30'000'000;  // 0: never
@@ -55,6 +55,8 @@ struct ArbiterModel {
   uint64_t weight_bytes = 0;
   uint64_t kv_bytes = 0;  // of its running requests
   int64_t load_us = 0;    // to bring the weights that are missing
+  // From its running out of work to its next request, usually; 0: not known yet.
+  double return_us = 0;
   // All of its requests give way now (see shares.h): no turn while another has work.
   bool held = false;
   // Of `running`: those of a worse class than realtime, and than standard. They take no places from

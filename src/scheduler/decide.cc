@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/retry_after.h"
 #include "base/status.h"
+#include "base/units.h"
 #include "scheduler/scheduler_impl.h"
 
 namespace terrace::scheduler {
@@ -51,7 +52,8 @@ void SchedulerImpl::ViewLocked(View* view) {
     ArbiterModel model{.waiting_since_us = queue->waiting_since_us,
                        .weight_bytes = queue->model->weights().total_bytes(),
                        .kv_bytes = queue->booked_kv_bytes(),
-                       .load_us = name == current_ ? 0 : queue->load_us};
+                       .load_us = name == current_ ? 0 : queue->load_us,
+                       .return_us = queue->return_us};
     const auto index = static_cast<int32_t>(view->models.size());
     for (const auto& live : queue->running) {
       ArbiterTenant& tenant = view->tenants[static_cast<size_t>(tenant_of(*live))];
@@ -117,11 +119,23 @@ ArbiterDecision SchedulerImpl::DecideLocked() {
     if (!current_.empty()) ++totals_.model_switches;
     current_ = chosen;
     turn_since_us_ = now_us;
+    StartWeightsLocked(*queues_[chosen]);
   }
   std::vector<LiveRequest*> first;
   for (const int32_t i : decision.order) first.push_back(view.waiting[static_cast<size_t>(i)]);
   BringForwardLocked(queues_[chosen].get(), first);
   return decision;
+}
+
+void SchedulerImpl::StartWeightsLocked(const ModelQueue& queue) {
+  // The first of them only: workspace and KV take their room before the rest is asked for.
+  constexpr uint64_t kFirstBytes = 64 * kMiB;
+  const weights::ModelWeights& weights = queue.model->weights();
+  uint32_t count = 0;
+  for (uint64_t bytes = 0; count < weights.segments().size() && bytes < kFirstBytes; ++count) {
+    bytes += weights.segments()[count].bytes;
+  }
+  engine_->manager()->Prefetch(weights.tier_id(), 0, count, tier::Priority::kNextLayer);
 }
 
 void SchedulerImpl::BringForwardLocked(ModelQueue* queue, std::span<LiveRequest* const> first) {

@@ -33,8 +33,21 @@ struct ModelQueue {
   int32_t most_kv_tokens;           // whose KV a sequence holds at any time; what its window leaves
   double prefill_tokens_per_s = 0;  // moving average; 0: not known yet
   int64_t load_us = 0;              // that its requests waited for weights; moving average
+  double return_us = 0;             // as ArbiterModel::return_us; moving average
   int32_t admissible = 0;           // of the front of `waiting`
 
+  // A request comes, and there was no work.
+  void NoteReturn(int64_t now_us) {
+    constexpr double kWeight = 0.3;
+    // Longer is no news: so that a few quick ones tell soon that the pace has changed.
+    constexpr double kMostUs = 200'000;
+    if (waiting_since_us > 0) {  // the end of its last step
+      const double pause_us =
+          std::clamp(static_cast<double>(now_us - waiting_since_us), 1.0, kMostUs);
+      return_us += (return_us == 0 ? 1 : kWeight) * (pause_us - return_us);
+    }
+    waiting_since_us = now_us;
+  }
   bool has_work() const { return !waiting.empty() || !running.empty(); }
   bool has_requests(const std::string& name) const {
     const auto is_for = [&](const auto& live) { return live->request->model == name; };

@@ -200,7 +200,7 @@ absl::Status SchedulerImpl::Submit(std::unique_ptr<Request> request) {
   live->sampler =
       std::make_unique<engine::Sampler>(&live->request->sampling, live->request->prompt, seed);
   live->most_guesses = live->guess_length = model.speculation().tokens;
-  if (!queue->has_work()) queue->waiting_since_us = live->submitted_us;
+  if (!queue->has_work()) queue->NoteReturn(live->submitted_us);
   live_[live->request->id] = live.get();
   queue->waiting.push_back(std::move(live));
   ++waiting_;

@@ -141,6 +141,8 @@ class SchedulerImpl final : public Scheduler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ViewLocked(View* view) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ArbiterDecision DecideLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // It gets the turn: its first weights start to move while its requests are taken in.
+  void StartWeightsLocked(const ModelQueue& queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Puts these of its waiting requests first, in this order, and lets only them in.
   void BringForwardLocked(ModelQueue* queue, std::span<LiveRequest* const> first)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

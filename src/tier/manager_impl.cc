@@ -15,6 +15,8 @@ namespace {
 constexpr int64_t kCancelPollUs = 5'000;
 // Copies queued on the device at once: one under way and the next one ready behind it.
 constexpr uint32_t kCopyDepth = 3;
+// Reads under way at once towards the end of a load.
+constexpr uint32_t kLeastReads = 4;
 constexpr int64_t kForeverUs = int64_t{1} << 50;
 
 bool IsSet(const CancelFlag* cancel) {
@@ -30,7 +32,10 @@ TierManagerImpl::TierManagerImpl(const TierManagerOptions& options, device::Devi
       clock_(clock),
       unified_(device->info().unified_memory),
       ledger_(budgets),
-      disk_({unified_ ? "disk-to-device" : "disk-to-host", options.read_depth}, clock),
+      disk_({.name = unified_ ? "disk-to-device" : "disk-to-host",
+             .depth = options.read_depth,
+             .least_depth = kLeastReads},
+            clock),
       source_({"source-to-device", 1}, clock),
       copy_({"host-to-device", kCopyDepth}, clock) {}
 

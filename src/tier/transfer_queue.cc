@@ -20,6 +20,13 @@ void MoveTowards(double& estimate, double measured) {
 
 }  // namespace
 
+size_t TransferQueue::MostUnderWay() const {
+  const size_t depth = options_.depth;
+  if (options_.least_depth == 0) return depth;
+  return std::clamp<size_t>((waiting_ + under_way_) / 2,
+                            std::min<size_t>(options_.least_depth, depth), depth);
+}
+
 void TransferQueue::Insert(const Transfer& transfer) {
   Class& to = classes_[static_cast<size_t>(transfer.priority)];
   to.by_age[transfer.sequence] = transfer.deadline_us;

@@ -3,7 +3,8 @@
 //
 // Order: most urgent class first, earliest deadline first inside a class, then first asked. A
 // transfer that has waited `aging_us` counts as one class more urgent, and again after each further
-// `aging_us`, so that nothing starves. At most `depth` transfers are under way (back-pressure).
+// `aging_us`, so that nothing starves. At most `depth` transfers are under way (back-pressure),
+// fewer towards the end.
 //
 // Not thread-safe: guarded by its user's lock.
 #ifndef TERRACE_TIER_TRANSFER_QUEUE_H_
@@ -46,6 +47,10 @@ struct TransferQueueOptions {
   std::string name;
   uint32_t depth = 8;
   int64_t aging_us = 500'000;
+  // Disks, virtual ones above all, may hand over everything under way at once. So towards the end
+  // no more than half of what is left is under way, down to this many: who waits has most of it
+  // early and works on that while the rest comes. 0: `depth` to the end.
+  uint32_t least_depth = 0;
 };
 
 class TransferQueue {
@@ -55,7 +60,7 @@ class TransferQueue {
       : options_(std::move(options)), clock_(clock) {}
 
   void Push(Transfer transfer);
-  // The next to run, now under way; none if nothing waits or `depth` are under way.
+  // The next to run, now under way; none if nothing waits or as many as may be are under way.
   std::optional<Transfer> Start();
   // A transfer under way has ended; `moved` false if it failed (it then says nothing of the link).
   void Finish(const Transfer& transfer, bool moved);
@@ -64,7 +69,7 @@ class TransferQueue {
   size_t SetPriority(uint64_t owner, Priority priority);
   size_t Cancel(uint64_t owner);
 
-  bool CanStart() const { return waiting_ > 0 && under_way_ < options_.depth; }
+  bool CanStart() const { return waiting_ > 0 && under_way_ < MostUnderWay(); }
   size_t waiting() const { return waiting_; }
   uint32_t under_way() const { return under_way_; }
   uint64_t waiting_bytes() const { return waiting_bytes_; }
@@ -73,6 +78,7 @@ class TransferQueue {
   double latency_us() const { return latency_us_; }
 
  private:
+  size_t MostUnderWay() const;
   // Waiting transfers of one class: by deadline, and by the order asked.
   struct Class {
     std::map<std::pair<int64_t, uint64_t>, Transfer> by_deadline;

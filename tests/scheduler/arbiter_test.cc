@@ -128,6 +128,17 @@ TEST(Arbiter, AModelThatJustRanOutOfWorkLingers) {
   EXPECT_EQ(world.Decide().model, 1);
 }
 
+TEST(Arbiter, OnlyAModelWhoseRequestsComeBackSoonLingers) {
+  World world{.budget = 150, .current = 0, .now_us = 101 * kMs};
+  world.Model(0, 0, 0);
+  world.Model(1, 0, 100 * kMs);
+  world.last_work_us = world.now_us;
+  world.models[0].return_us = 5'000;
+  EXPECT_EQ(world.Decide().model, -1);
+  world.models[0].return_us = static_cast<double>(world.options.linger_us) + 1;
+  EXPECT_EQ(world.Decide().model, 1);
+}
+
 TEST(Arbiter, ABetterClassTakesTheTurnAtOnceUnlessTheModelIsStillNew) {
   World world{.budget = 150, .current = 0, .now_us = 500 * kMs};
   world.Model(3, 1, 0, SlaClass::kBatch);

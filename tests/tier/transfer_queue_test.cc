@@ -56,6 +56,21 @@ TEST(TransferQueueTest, DepthHoldsBack) {
   EXPECT_EQ(queue.State().bytes, 0u);  // the one that failed does not count
 }
 
+TEST(TransferQueueTest, LessIsUnderWayTowardsTheEnd) {
+  ManualClock clock;
+  TransferQueue queue({.name = "link", .depth = 8, .least_depth = 2}, &clock);
+  for (uint64_t i = 0; i < 20; ++i) queue.Push({.owner = i, .bytes = 1});
+  std::vector<uint32_t> most;
+  std::vector<Transfer> under_way;
+  while (queue.waiting() + queue.under_way() > 0) {
+    while (std::optional<Transfer> transfer = queue.Start()) under_way.push_back(*transfer);
+    most.push_back(queue.under_way());
+    for (const Transfer& transfer : under_way) queue.Finish(transfer, true);  // all at once
+    under_way.clear();
+  }
+  EXPECT_EQ(most, (std::vector<uint32_t>{8, 6, 3, 2, 1}));
+}
+
 TEST(TransferQueueTest, NothingStarvesUnderAFloodOfDemand) {
   ManualClock clock;
   TransferQueue queue({"link", 1, 1000}, &clock);
