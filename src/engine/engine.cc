@@ -415,6 +415,12 @@ absl::Status Engine::Forward(EngineModel& model, const Rows& rows,
 
 namespace {
 
+// Rows of logits that an entry asks for; they belong to its last tokens.
+int32_t LogitRows(const StepEntry& entry) {
+  if (entry.every) return static_cast<int32_t>(entry.tokens.size());
+  return entry.want_logits ? entry.guessed + 1 : 0;
+}
+
 absl::Status CheckDecodes(const EngineModel& model) {
   if (!model.architecture().config().encoder) return absl::OkStatus();
   return absl::FailedPreconditionError(
@@ -451,9 +457,9 @@ absl::StatusOr<StepResult> Engine::Step(EngineModel& model, std::span<const Step
     rows.Append(*entry.kv, entry.tokens, entry.adapter);
     rows.uniform |= entry.uniform;
     if (entry.kv->arriving()) arriving.push_back(entry.kv);
-    if (!entry.want_logits) continue;
     const auto end = static_cast<int32_t>(rows.tokens.size());
-    for (int32_t back = entry.guessed; back >= 0; --back) rows.logit_rows.push_back(end - 1 - back);
+    for (int32_t back = LogitRows(entry) - 1; back >= 0; --back)
+      rows.logit_rows.push_back(end - 1 - back);
   }
   ops::Matrix logits, states;
   if (status.ok()) status = Forward(model, rows, arriving, cancel, &logits, &states, &result);
@@ -470,19 +476,22 @@ absl::StatusOr<StepResult> Engine::Step(EngineModel& model, std::span<const Step
   int64_t logit_row = 0;
   for (const StepEntry& entry : entries) {
     EntryResult out;
-    for (int32_t i = 0; entry.want_logits && i <= entry.guessed; ++i) {
+    const int32_t count = LogitRows(entry);
+    // Of the rows, the one that belongs to the last token that is not a guess.
+    const int32_t last = entry.every ? count - 1 : 0;
+    for (int32_t i = 0; i < count; ++i) {
       const std::span<float> row(logits.row(logit_row), static_cast<size_t>(logits.cols));
-      if (i == 0) out.state = {states.row(logit_row), static_cast<size_t>(states.cols)};
+      const std::span<const float> state(states.row(logit_row), static_cast<size_t>(states.cols));
       ++logit_row;
       if (!AllFinite(row)) {
         out.status = absl::InternalError(
             fmt::format("model '{}' computed logits that are not finite", model.name()));
       }
-      if (i == 0) {
-        out.logits = row;
-      } else {
-        out.after_guess.push_back(row);
-      }
+      if (entry.every) out.each.push_back(row);
+      if (i > last) out.after_guess.push_back(row);
+      if (i != last || !entry.want_logits) continue;
+      out.logits = row;
+      out.state = state;
     }
     // KV of a pass that went wrong is not shared with anyone.
     if (out.status.ok()) {

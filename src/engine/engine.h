@@ -40,6 +40,9 @@ struct StepEntry {
   // The result must not depend on the other entries, nor on the pieces in which tokens come: the
   // whole step is computed so (ops::Backend::SetUniform).
   bool uniform = false;
+  // Logits after each of the tokens are computed (EntryResult::each), whether `want_logits` or not.
+  // Then none is a guess.
+  bool every = false;
 };
 
 // What became of one entry.
@@ -49,6 +52,7 @@ struct EntryResult {
   absl::Status status;
   std::span<float> logits;  // [vocab] if wanted; may be changed; valid until the engine's next call
   std::vector<std::span<float>> after_guess;  // the same after each guess
+  std::vector<std::span<float>> each;         // the same after each token, if all were asked for
   std::span<const float> state;               // [width] that the logits come from; as long valid
 };
 

@@ -173,7 +173,7 @@ void Sampler::FillLogprobs(std::span<const float> logits, TokenEvent* event) {
   };
   event->logprob = logprob(event->token);
   const size_t wanted =
-      std::min(static_cast<size_t>(std::max(*params_->top_logprobs, 0)), logits.size());
+      std::min(static_cast<size_t>(std::max(params_->top_logprobs.value_or(0), 0)), logits.size());
   if (wanted == 0) return;
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -187,6 +187,13 @@ void Sampler::FillLogprobs(std::span<const float> logits, TokenEvent* event) {
     if (logits[static_cast<size_t>(order[i])] == kForbidden) break;
     event->top.push_back({order[i], logprob(order[i])});
   }
+}
+
+TokenEvent Sampler::Score(std::span<const float> logits, int32_t token) {
+  TokenEvent event;
+  event.token = token;
+  FillLogprobs(logits, &event);
+  return event;
 }
 
 TokenEvent Sampler::Sample(std::span<float> logits, TokenConstraint* constraint) {

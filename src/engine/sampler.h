@@ -25,6 +25,9 @@ class Sampler {
   // applied. The token is -1 if the constraint leaves none. REQUIRES: at least one finite logit.
   TokenEvent Sample(std::span<float> logits, TokenConstraint* constraint);
 
+  // The report of `token` as it comes after `logits` [vocab] without bias, penalties or constraint.
+  TokenEvent Score(std::span<const float> logits, int32_t token);
+
  private:
   struct Candidate {
     int32_t token;

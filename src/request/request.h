@@ -79,6 +79,9 @@ class TokenSink {
   virtual ~TokenSink() = default;
   // False ends the request with kStop (a stop string was found); `event` counts as generated.
   virtual bool OnToken(const TokenEvent& event) = 0;
+  // Before any token, for requests with prompt_logprobs: each token of the prompt from the second
+  // on, in order.
+  virtual void OnPromptToken(const TokenEvent& /*event*/) {}
   // Instead of tokens, for requests that embed: the last token's state behind the final norm
   // [width]; valid during the call.
   virtual void OnEmbedding(std::span<const float> /*state*/) {}
@@ -117,6 +120,9 @@ struct Request {
   // What is computed must not depend on what else the server has to do
   // (engine::StepEntry::uniform), so that the same text always gets the same vector or score.
   bool uniform = false;
+  // The prompt's tokens are reported with their log probabilities after those before them, of the
+  // model's own distribution. sampling.top_logprobs says how many alternatives.
+  bool prompt_logprobs = false;
   int32_t max_tokens = 0;           // > 0; the context's end may come earlier
   std::vector<int32_t> end_tokens;  // generation ends with kStop at any of them
   std::unique_ptr<TokenConstraint> constraint;

@@ -76,7 +76,7 @@ void SchedulerImpl::AdmitLocked(ModelQueue* queue) {
 void SchedulerImpl::JoinLocked(const ModelQueue& queue, LiveRequest* live) {
   live->leader.clear();
   live->alike = 0;
-  if (!UsesCache(queue)) return;
+  if (!UsesCache(queue) || live->scores()) return;
   const std::span<const int32_t> tokens = std::span<const int32_t>(live->tokens);
   for (const auto& other : queue.running) {
     if (other->request->tenant != live->request->tenant) continue;
@@ -100,6 +100,7 @@ void SchedulerImpl::BeginKvLocked(ModelQueue* queue, LiveRequest* live) {
                    queue->model->kv_geometry().block_bytes());
   if (!UsesCache(*queue)) return;
   live->kv->set_window(queue->model->kv_window());
+  if (live->scores()) return;
   FindKvLocked(queue, live, live->leader.empty(), false);
 }
 

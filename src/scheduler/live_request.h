@@ -54,6 +54,7 @@ struct LiveRequest {
   int32_t restored = 0;
   std::string kv_choice;
   std::unique_ptr<engine::Sampler> sampler;
+  int32_t scored = 1;  // tokens of the prompt whose logprobs were reported; the first has none
 
   // Guessing ahead (SpeculationOptions).
   engine::NgramIndex ngrams;
@@ -70,6 +71,10 @@ struct LiveRequest {
   bool can_step() const {
     const bool settled = restore == 0 && !more_beyond && arrived.blocks.empty();
     return (early > 0 || settled) && leader.empty();
+  }
+  // Tokens of the prompt are still to be scored: all of it must be computed, whatever KV there is.
+  bool scores() const {
+    return request->prompt_logprobs && scored < static_cast<int32_t>(request->prompt.size());
   }
   void ForgetRestore() {
     restore = 0;

@@ -94,6 +94,8 @@ class SchedulerImpl final : public Scheduler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Chooses streams whose next tokens are guessed, and guesses.
   void GuessAhead(ModelQueue* queue, StepWork* work) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Reports the prompt's tokens that come after those of which `each` has the logits.
+  void ScorePrompt(LiveRequest* live, std::span<const std::span<float>> each);
   // Samples for one entry, also after each guess that was right; true if the request ends.
   bool TakeLogits(LiveRequest* live, const engine::StepEntry& step_entry,
                   engine::EntryResult* entry, FinishInfo* info);

@@ -26,6 +26,8 @@ constexpr int32_t kDraftCatchUpRows = 64;
 constexpr double kLongestStepUs = 500'000;
 // Prompt rows of those who give way before it is known what a row costs.
 constexpr int32_t kUnknownGuestRows = 16;
+// Prompt rows of one step whose logits are all computed: bounds the workspace.
+constexpr int32_t kScoredRows = 32;
 // Tokens without guesses after guesses were wrong again and again.
 constexpr int32_t kGuessPause = 16;
 
@@ -41,6 +43,8 @@ void SchedulerImpl::AddRowsLocked(ModelQueue* queue, bool guests, int64_t now_us
     entry.want_logits = count == live->pending();
     entry.adapter = live->adapter.get();
     entry.uniform = live->request->uniform;
+    entry.every = live->scores() &&
+                  live->kv->length() + 1 < static_cast<int32_t>(live->request->prompt.size());
     work->entries.push_back(entry);
     work->requests.push_back(live);
     (guests ? work->guests : work->favoured) = true;
@@ -66,11 +70,18 @@ void SchedulerImpl::AddRowsLocked(ModelQueue* queue, bool guests, int64_t now_us
   // the budget leaves.
   std::vector<LiveRequest*> prompts;
   std::vector<int32_t> pending;
+  int32_t to_score = kScoredRows;
   for (auto& live : queue->running) {
     if (!live->can_step() || live->guest != guests || live->pending() < 1) continue;
     if (live->pending() > 1) {
+      int32_t wanted = live->pending();
+      if (live->scores()) {
+        wanted = std::min(wanted, to_score);
+        to_score -= wanted;
+        if (wanted < 2) continue;  // a later step has room
+      }
       prompts.push_back(live.get());
-      pending.push_back(live->pending());
+      pending.push_back(wanted);
     } else if (work->decode_rows < options_.step_tokens) {
       add(live.get(), 1);
       ++work->decode_rows;
@@ -150,6 +161,20 @@ void SchedulerImpl::GuessAhead(ModelQueue* queue, StepWork* work) {
     entry.tokens = live->step_tokens;
     entry.guessed = static_cast<int32_t>(asks[i].guesses.size());
     work->decode_rows += entry.guessed;
+  }
+}
+
+void SchedulerImpl::ScorePrompt(LiveRequest* live, std::span<const std::span<float>> each) {
+  const std::vector<int32_t>& prompt = live->request->prompt;
+  // The rows are those of the tokens that the sequence's KV has just grown by.
+  int32_t next = live->kv->length() - static_cast<int32_t>(each.size()) + 1;
+  for (const std::span<float> logits : each) {
+    if (next >= live->scored && next < static_cast<int32_t>(prompt.size())) {
+      const int32_t token = prompt[static_cast<size_t>(next)];
+      live->request->sink->OnPromptToken(live->sampler->Score(logits, token));
+      live->scored = next + 1;
+    }
+    ++next;
   }
 }
 
@@ -244,6 +269,7 @@ bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
       ended.emplace_back(live, Info(*live, FinishReason::kError, entry.status));
       continue;
     }
+    if (!live->cancelled) ScorePrompt(live, entry.each);
     if (entry.logits.empty() || live->cancelled) {
       live->kv->TrimReserve();
       continue;

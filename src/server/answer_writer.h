@@ -21,6 +21,7 @@ struct TokenReport {
   float logprob = 0;
   std::vector<std::pair<std::string, float>> top;  // bytes and logprob, best first
   uint64_t text_offset = 0;                        // in the choice's text, in bytes
+  bool first = false;  // of a prompt: nothing stands before it, so it has no logprob
 };
 
 struct Usage {

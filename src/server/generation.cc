@@ -13,6 +13,14 @@
 
 namespace terrace::server {
 
+namespace {
+
+std::string_view EchoOf(const GenerationPlan& plan, size_t choice) {
+  return plan.echo.empty() ? std::string_view() : plan.echo[choice / plan.per_prompt()];
+}
+
+}  // namespace
+
 // Turns one choice's tokens into text, on the scheduler's thread.
 class Generation::Sink final : public TokenSink {
  public:
@@ -23,14 +31,25 @@ class Generation::Sink final : public TokenSink {
         tokenizer_(plan_.model->tokenizer()),
         logprobs_(plan_.params.sampling.top_logprobs.has_value()),
         detokenizer_(&tokenizer_, {.render_special = plan_.split}),
+        prompt_text_(&tokenizer_, {.strip_space_prefix = EchoOf(plan_, choice).empty() ||
+                                                         EchoOf(plan_, choice)[0] != ' '}),
         stops_(plan_.params.stop),
         parser_(&plan_.syntax) {
-    if (!plan_.echo.empty()) {
-      offset_ = released_ = plan_.echo[choice / plan_.per_prompt()].size();
-    }
+    offset_ = released_ = EchoOf(plan_, choice).size();
+    if (!plan_.params.prompt_logprobs) return;
+    const int32_t first = plan_.prompts[choice / plan_.per_prompt()][0];
+    held_.push_back({.bytes = tokenizer_.TokenBytes(first, true), .first = true});
+    prompt_offset_ += prompt_text_.Append(first).size();
+  }
+
+  void OnPromptToken(const TokenEvent& event) override {
+    held_.push_back(Report(event));
+    held_.back().text_offset = std::min(prompt_offset_, offset_);
+    prompt_offset_ += prompt_text_.Append(event.token).size();
   }
 
   bool OnToken(const TokenEvent& event) override {
+    if (plan_.scores_only()) return false;
     std::string piece;
     if (!plan_.split || !tokenizer_.IsControl(event.token) ||
         std::binary_search(plan_.markers.begin(), plan_.markers.end(), event.token)) {
@@ -59,6 +78,10 @@ class Generation::Sink final : public TokenSink {
       for (AnswerPiece& piece : parser_.Finish()) pieces.push_back(std::move(piece));
     }
     FinishInfo told = info;
+    if (plan_.scores_only()) {
+      told.completion_tokens = 0;
+      if (info.reason == FinishReason::kStop) told.reason = FinishReason::kLength;
+    }
     if (stops_.stopped() && info.reason == FinishReason::kLength) told.reason = FinishReason::kStop;
     owner_->OnFinish(choice_, told, std::move(pieces), std::move(tokens),
                      logprob_sum_ / std::max(tokens_, 1), stops_.matched());
@@ -102,10 +125,12 @@ class Generation::Sink final : public TokenSink {
   const Tokenizer& tokenizer_;
   const bool logprobs_;
   Detokenizer detokenizer_;
+  Detokenizer prompt_text_;
   StopMatcher stops_;
   AnswerParser parser_;
-  uint64_t offset_ = 0;    // of the next token's text
-  uint64_t released_ = 0;  // bytes of text given out
+  uint64_t prompt_offset_ = 0;  // of the next prompt token's text
+  uint64_t offset_ = 0;         // of the next token's text
+  uint64_t released_ = 0;       // bytes of text given out
   Reports held_;
   double logprob_sum_ = 0;
   int32_t tokens_ = 0;
@@ -156,7 +181,8 @@ std::unique_ptr<Request> Generation::MakeRequest(size_t choice) {
     request->sampling.top_logprobs = 0;
   }
   const int32_t room = plan_.model->max_context() - static_cast<int32_t>(request->prompt.size());
-  request->max_tokens = std::min(params.max_tokens.value_or(room), room);
+  request->max_tokens = std::clamp(params.max_tokens.value_or(room), 1, room);
+  request->prompt_logprobs = params.prompt_logprobs;
   request->end_tokens = plan_.model->end_tokens();
   if (plan_.grammar != nullptr) {
     request->constraint = MakeConstraint(plan_.grammar, plan_.model->end_tokens());
@@ -220,8 +246,14 @@ void Generation::AddLocked(size_t choice, Pieces pieces, Reports tokens) {
     begun_choices_[choice] = true;
     if (plan_.params.stream) writer_->Begin(static_cast<int32_t>(choice), &unsent_);
     if (!plan_.echo.empty()) {
-      AddPieceLocked(choice, {AnswerPiece::Kind::kContent, plan_.echo[choice / plan_.per_prompt()]},
-                     {});
+      const std::string_view echo = EchoOf(plan_, choice);
+      const auto end = std::find_if(tokens.begin(), tokens.end(), [&](const TokenReport& each) {
+        return each.text_offset >= echo.size();
+      });
+      Reports of_prompt(std::make_move_iterator(tokens.begin()), std::make_move_iterator(end));
+      tokens.erase(tokens.begin(), end);
+      AddPieceLocked(choice, {AnswerPiece::Kind::kContent, std::string(echo)},
+                     std::move(of_prompt));
     }
   }
   for (const AnswerPiece& piece : pieces) {

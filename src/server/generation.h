@@ -39,6 +39,8 @@ struct GenerationPlan {
   // Control tokens that `syntax` speaks of, ascending: only these are part of the text.
   std::vector<int32_t> markers;
 
+  // The prompts are to be scored, and nothing to be said.
+  bool scores_only() const { return params.max_tokens == 0; }
   size_t per_prompt() const { return static_cast<size_t>(std::max(params.n, params.best_of)); }
 };
 

@@ -136,14 +136,15 @@ void ReadMetadata(JsonFields* fields) {
   }
 }
 
-void ReadCommon(JsonFields* fields, GenerationParams* out) {
+// `least`: what limits of tokens begin with.
+void ReadCommon(JsonFields* fields, int64_t least, GenerationParams* out) {
   fields->RequiredString("model", &out->model);
   fields->Int("n", 1, kMaxChoices, &out->n);
   ReadStreaming(fields, out);
   ReadStop(fields, &out->stop);
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  fields->Int("max_tokens", 1, kMost, &out->max_tokens);
-  fields->Int("max_completion_tokens", 1, kMost, &out->max_tokens);
+  fields->Int("max_tokens", least, kMost, &out->max_tokens);
+  fields->Int("max_completion_tokens", least, kMost, &out->max_tokens);
   ReadSampling(fields, &out->sampling);
   ReadAnswerFormat(fields, &out->format);
   std::string user;
@@ -339,7 +340,7 @@ std::optional<ApiError> ParseChatRequest(std::string_view body, ChatRequest* out
   json::value value;
   if (auto error = ParseObject(body, &value)) return error;
   JsonFields fields(value.get_object());
-  ReadCommon(&fields, &out->params);
+  ReadCommon(&fields, 1, &out->params);
   bool logprobs = false;
   std::optional<int32_t> top;
   fields.Bool("logprobs", &logprobs);
@@ -358,15 +359,21 @@ std::optional<ApiError> ParseCompletionRequest(std::string_view body, Completion
   json::value value;
   if (auto error = ParseObject(body, &value)) return error;
   JsonFields fields(value.get_object());
-  ReadCommon(&fields, &out->params);
+  ReadCommon(&fields, 0, &out->params);
   fields.Int("logprobs", 0, kMaxTopLogprobs, &out->params.sampling.top_logprobs);
   fields.Bool("echo", &out->echo);
-  if (out->echo && out->params.sampling.top_logprobs) {
-    fields.FailField("echo",
-                     "This build cannot give logprobs of the prompt; use echo without them.",
-                     "unsupported_parameter");
+  out->params.prompt_logprobs = out->echo && out->params.sampling.top_logprobs;
+  if (out->params.max_tokens == 0 && !out->echo) {
+    const bool newer = fields.Find("max_completion_tokens") != nullptr;
+    const std::string_view name = newer ? "max_completion_tokens" : "max_tokens";
+    fields.FailField(name, fmt::format("{} must be at least 1 without echo.", name));
   }
   fields.String("suffix", &out->suffix);
+  if (out->params.prompt_logprobs && !out->suffix.empty()) {
+    fields.FailField("suffix",
+                     "suffix cannot be used with echo and logprobs: what the model reads "
+                     "is not in the order of the text.");
+  }
   if (fields.Find("best_of") != nullptr) {
     fields.Int("best_of", 1, kMaxChoices, &out->params.best_of);
   }

@@ -36,7 +36,8 @@ struct GenerationParams {
   bool stream = false;
   bool include_usage = false;
   std::vector<std::string> stop;
-  std::optional<int32_t> max_tokens;
+  std::optional<int32_t> max_tokens;  // 0: the prompt is to be scored only
+  bool prompt_logprobs = false;       // reports of the prompt's tokens come before the answer's
   SamplingParams sampling;
   AnswerFormat format;
   ReasoningOutput reasoning = ReasoningOutput::kSplit;

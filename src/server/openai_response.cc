@@ -249,9 +249,12 @@ void ResponseWriter::AppendCompletionLogprobs(std::span<const TokenReport> token
   out->push_back('{');
   list("\"tokens\"", [&](const TokenReport& t) { AppendJsonString(ToValidUtf8(t.bytes), out); });
   out->push_back(',');
-  list("\"token_logprobs\"", [&](const TokenReport& t) { AppendJsonNumber(t.logprob, out); });
+  list("\"token_logprobs\"", [&](const TokenReport& t) {
+    t.first ? void(out->append("null")) : AppendJsonNumber(t.logprob, out);
+  });
   out->push_back(',');
   list("\"top_logprobs\"", [&](const TokenReport& t) {
+    if (t.first) return void(out->append("null"));
     out->push_back('{');
     for (size_t j = 0; j < t.top.size(); ++j) {
       if (j > 0) out->push_back(',');

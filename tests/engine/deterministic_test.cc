@@ -152,6 +152,43 @@ TEST_P(DeterministicTest, BlockFormatsAreBitEqualByDefaultOrDifferByRounding) {
   }
 }
 
+// Logits after every token of an entry, in pieces and beside others, are what diagnosis computes.
+TEST_P(DeterministicTest, EveryTokensLogitsCanBeHad) {
+  Rig rig(GetParam(), kBudget, 2, true);
+  std::shared_ptr<EngineModel> model = rig.Open(File("arch/qwen2"), "m");
+  ASSERT_NE(model, nullptr);
+  const std::vector<int32_t> prompt = Tokens(kPrompt, model->vocab_size(), 7);
+  const auto want = rig.engine().AllLogits(*model, prompt);
+  ASSERT_TRUE(want.ok());
+  const tier::Owner owner{"m", "", tier::Kind::kKv};
+  const uint64_t block_bytes = model->kv_geometry().block_bytes();
+  kv::Sequence kv(&rig.manager(), nullptr, {}, owner, block_bytes);
+  kv::Sequence before(&rig.manager(), nullptr, {}, owner, block_bytes);
+  const auto vocab = static_cast<size_t>(model->vocab_size());
+  for (size_t done = 0, piece = 23; done < prompt.size(); done += piece) {
+    piece = std::min(piece, prompt.size() - done);
+    const bool last = done + piece == prompt.size();
+    const StepEntry entries[] = {
+        {.kv = &before, .tokens = std::span(prompt).first(3), .want_logits = true, .guessed = 2},
+        {.kv = &kv,
+         .tokens = std::span(prompt).subspan(done, piece),
+         .want_logits = last,
+         .every = true}};
+    auto step = rig.engine().Step(*model, entries, nullptr);
+    ASSERT_TRUE(step.ok()) << step.status();
+    before.TrimReserve();
+    const EntryResult& got = step->entries[1];
+    ASSERT_EQ(got.each.size(), piece);
+    EXPECT_TRUE(got.after_guess.empty());
+    for (size_t i = 0; i < piece; ++i) {
+      const auto row = std::span(*want).subspan((done + i) * vocab, vocab);
+      EXPECT_TRUE(std::ranges::equal(got.each[i], row)) << done + i;
+    }
+    EXPECT_EQ(got.logits.data(), last ? got.each.back().data() : nullptr);
+    EXPECT_EQ(step->entries[0].after_guess.size(), 2u);
+  }
+}
+
 // Float formats: within what 14-bit factors or BF16 cost, and never by the number of threads.
 TEST_P(DeterministicTest, FloatFormatsDifferByRoundingOnlyByDefault) {
   const bool bf16 = ops::CpuFactors(GetParam(), DType::kF16, kPrompt, 256) == ops::Factors::kBf16;

@@ -44,7 +44,8 @@ absl::Status FakeScheduler::Submit(std::unique_ptr<Request> request) {
                  request->sampling,
                  request->max_tokens,
                  request->end_tokens,
-                 request->constraint != nullptr};
+                 request->constraint != nullptr,
+                 request->prompt_logprobs};
   active.request = std::move(request);
   submitted_.push_back(active.seen);
   queue_.push_back(std::move(active));
@@ -163,6 +164,15 @@ bool FakeScheduler::Step(Active* active) {
     Finish(active, FinishReason::kStop, absl::OkStatus());
     return true;
   }
+  // Prompt token i has the logprob -i / 4, and as alternatives those after it.
+  for (size_t i = 1; request.prompt_logprobs && !active->scored && i < request.prompt.size(); ++i) {
+    TokenEvent event{.token = request.prompt[i], .logprob = -0.25f * static_cast<float>(i)};
+    for (int32_t j = 0; j < *request.sampling.top_logprobs; ++j) {
+      event.top.push_back({event.token + j, event.logprob - static_cast<float>(j)});
+    }
+    request.sink->OnPromptToken(event);
+  }
+  active->scored = true;
   const bool constrained = request.constraint != nullptr;
   if (active->next == script.tokens.size() && script.repeat) active->next = 0;
   if (active->next == script.tokens.size() && !constrained) {

@@ -38,6 +38,7 @@ struct SeenRequest {
   int32_t max_tokens = 0;
   std::vector<int32_t> end_tokens;
   bool constrained = false;
+  bool prompt_logprobs = false;
 };
 
 class FakeScheduler final : public scheduler::Scheduler {
@@ -81,6 +82,7 @@ class FakeScheduler final : public scheduler::Scheduler {
     int32_t given = 0;
     bool started = false;
     bool cancelled = false;
+    bool scored = false;
     int64_t next_us = 0;
   };
 

@@ -274,6 +274,67 @@ TEST(Completions, TakeManyPromptsIdsAndEcho) {
   }
 }
 
+// As OpenAI gives them: the prompt's tokens first, of which the first has none.
+TEST(Logprobs, OfThePromptComeWithEcho) {
+  TestServer server;
+  server.Say("yz");
+  const string body = R"({"model":"tiny","prompt":[97,98,99],"echo":true,"logprobs":1)";
+  for (std::string_view more : {"", R"(,"n":2)"}) {
+    const HttpReply reply = server.Complete(body + string(more) + "}");
+    const auto whole = Json(reply.body);
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const size_t choices = At(whole, "choices").as_array().size();
+    EXPECT_EQ(choices, more.empty() ? 1u : 2u);
+    for (size_t i = 0; i < choices; ++i) {
+      const string at = fmt::format("choices/{}/logprobs/", i);
+      EXPECT_EQ(TextAt(whole, fmt::format("choices/{}/text", i)), "abcyz");
+      EXPECT_EQ(At(whole, at + "tokens"), Json(R"(["a","b","c","y","z"])"));
+      EXPECT_EQ(At(whole, at + "token_logprobs"), Json("[null,-0.25,-0.5,-0.5,-0.5]"));
+      EXPECT_EQ(At(whole, at + "text_offset"), Json("[0,1,2,3,4]"));
+      EXPECT_TRUE(At(whole, at + "top_logprobs/0").is_null());
+      EXPECT_EQ(At(whole, at + "top_logprobs/2"), Json(R"({"c":-0.5})"));
+    }
+  }
+  EXPECT_TRUE(server.scheduler().submitted().back().prompt_logprobs);
+  // Streamed, the prompt's come with the prompt's text.
+  const HttpReply stream = server.Complete(body + R"(,"stream":true})");
+  EXPECT_EQ(StreamText(stream), "abcyz");
+  const auto first = Json(stream.Events().front());
+  EXPECT_EQ(TextAt(first, "choices/0/text"), "abc");
+  EXPECT_EQ(At(first, "choices/0/logprobs/token_logprobs"), Json("[null,-0.25,-0.5]"));
+  // Without an answer: what evaluation harnesses ask for.
+  for (std::string_view more : {"", R"(,"stream":true)"}) {
+    const HttpReply scored = server.Complete(body + R"(,"max_tokens":0)" + string(more) + "}");
+    ASSERT_EQ(scored.status, 200) << scored.body;
+    if (!more.empty()) {
+      EXPECT_EQ(StreamText(scored), "abc");
+      EXPECT_EQ(StreamReason(scored), "length");
+      continue;
+    }
+    const auto only = Json(scored.body);
+    EXPECT_EQ(TextAt(only, "choices/0/text"), "abc");
+    EXPECT_EQ(At(only, "choices/0/logprobs/token_logprobs"), Json("[null,-0.25,-0.5]"));
+    EXPECT_EQ(TextAt(only, "choices/0/finish_reason"), "length");
+    EXPECT_EQ(At(only, "usage/completion_tokens"), boost::json::value(0));
+  }
+  // A start token that the text does not have is one of the prompt's tokens.
+  const auto text = Json(
+      server.Complete(R"({"model":"tiny","prompt":"ab","echo":true,"logprobs":0,"max_tokens":0})")
+          .body);
+  EXPECT_EQ(At(text, "choices/0/logprobs/token_logprobs"), Json("[null,-0.25,-0.5]"));
+  EXPECT_EQ(At(text, "choices/0/logprobs/text_offset"), Json("[0,0,1]"));
+  const string one = R"({"model":"tiny","prompt":[97],"echo":true,"logprobs":0,"max_tokens":0})";
+  EXPECT_EQ(At(Json(server.Complete(one).body), "choices/0/logprobs/token_logprobs"),
+            Json("[null]"));
+  for (std::string_view bad : {R"("max_tokens":0)", R"("max_completion_tokens":0)",
+                               R"("echo":true,"logprobs":1,"suffix":"x")"}) {
+    const HttpReply refused =
+        server.Complete(fmt::format(R"({{"model":"tiny","prompt":"x",{}}})", bad));
+    EXPECT_EQ(refused.status, 400) << bad;
+    EXPECT_FALSE(TextAt(Json(refused.body), "error/param").empty());
+  }
+}
+
 TEST(Logprobs, HaveTheShapeOfTheirEndpoint) {
   TestServer server;
   server.SayTokens({'a', 0xC3, 0xA9, 'b', kEnd});  // "aéb", é in two tokens

@@ -37,13 +37,14 @@ void CheckNumber(float value, float low, float high) {
   Check(std::isfinite(value) && value >= low && value <= high);
 }
 
-void CheckParams(const GenerationParams& params) {
+void CheckParams(const GenerationParams& params, bool echo = false) {
   Check(!params.model.empty() && IsValidUtf8(params.model));
   Check(params.n >= 1 && params.n <= kMaxChoices);
   Check(params.best_of >= 1 && params.best_of <= kMaxChoices);
   Check(params.stop.size() <= kMaxStops);
   for (const std::string& stop : params.stop) Check(!stop.empty() && IsValidUtf8(stop));
-  Check(!params.max_tokens || *params.max_tokens >= 1);
+  Check(!params.max_tokens || *params.max_tokens >= (echo ? 0 : 1));
+  Check(!params.prompt_logprobs || (echo && params.sampling.top_logprobs));
   Check(params.stream || !params.include_usage);
   const SamplingParams& sampling = params.sampling;
   CheckNumber(sampling.temperature, 0, 2);
@@ -97,7 +98,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (auto error = ParseCompletionRequest(body, &completion)) {
     CheckError(*error);
   } else {
-    CheckParams(completion.params);
+    CheckParams(completion.params, completion.echo);
+    Check(!completion.params.prompt_logprobs || completion.suffix.empty());
     Check(!completion.prompts.empty());
     const int32_t each = std::max(completion.params.n, completion.params.best_of);
     Check(completion.prompts.size() * static_cast<size_t>(each) <= kMaxChoices);
