@@ -23,8 +23,9 @@ bool Decoder::CanAdapt(int32_t tensor) const {
     return false;
   const LayerTensors& t = layers_[static_cast<size_t>(need.layer)];
   if (need.stage == WeightProvider::Stage::kAttention) {
-    return t.kv_a == kAbsent && (tensor == t.q || tensor == t.k || tensor == t.v ||
-                                 tensor == t.qkv || tensor == t.attn_out);
+    // Not the key and value matrices of latent attention, which lie in stacks by head.
+    return tensor == t.q || tensor == t.k || tensor == t.v || tensor == t.qkv ||
+           tensor == t.attn_out || tensor == t.q_a || tensor == t.kv_a;
   }
   return t.router == kAbsent && (tensor == t.gate || tensor == t.up || tensor == t.down);
 }

@@ -31,9 +31,9 @@ struct ExpertConfig {
   ops::RouterParams router;
 };
 
-// Multi-head latent attention (DeepSeek-V2, 2024) in its absorbed form: KV holds one head of
-// [rope_dim rotated | kv_rank latent] keys whose latent part is the value; key_dim and value_dim of
-// the Config are those of that head.
+// Multi-head latent attention (DeepSeek-V2, 2024): KV holds one head of [rope_dim rotated | kv_rank
+// latent] keys whose latent part is the value; key_dim and value_dim of the Config are those of
+// that head.
 struct LatentConfig {
   int32_t kv_rank = 0;     // 0: plain attention
   int32_t query_rank = 0;  // 0: queries come from one matrix

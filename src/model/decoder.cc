@@ -206,8 +206,11 @@ uint64_t Decoder::Cut(int32_t rows, int32_t logit_rows, int32_t adapter_rank, st
   buffers->block_out = cut(rows, c.width);
   if (adapter_rank > 0) {
     buffers->low = cut(rows, adapter_rank);
-    buffers->delta = cut(
-        rows, std::max({q_width + k_width + v_width, int64_t{2} * c.ffn_width, int64_t{c.width}}));
+    const LatentConfig& l = c.latent;
+    const int64_t latent =
+        std::max(int64_t{l.query_rank}, int64_t{c.heads} * (l.nope_dim + l.rope_dim));
+    buffers->delta = cut(rows, std::max({q_width + k_width + v_width, latent,
+                                         int64_t{2} * c.ffn_width, int64_t{c.width}}));
   }
   // Attention and FFN use the same bytes: neither needs the other's.
   const uint64_t shared = offset;
@@ -220,6 +223,14 @@ uint64_t Decoder::Cut(int32_t rows, int32_t logit_rows, int32_t adapter_rank, st
     buffers->q = cut(rows, q_width);
     buffers->k = cut(rows, k_width);
     buffers->v = slice(buffers->k, latent.rope_dim, latent.kv_rank);
+    buffers->key_stored = cut(latent.kv_rank, latent.nope_dim);
+    buffers->key_turned = cut(latent.nope_dim, latent.kv_rank);
+    buffers->keys = cut(rows, latent.rope_dim + latent.nope_dim);
+    buffers->head_values = cut(rows, latent.value_dim);
+    // Sequences of kKvBlockTokens rows or more: each leaves less than a block empty.
+    buffers->head_blocks = base == nullptr ? nullptr : base + offset;
+    offset += AlignUp(HeadGeometry(ops::KvDType::kF32).block_bytes(), 64) *
+              static_cast<uint64_t>(2 * rows / ops::kKvBlockTokens);
   } else {
     ops::Matrix qkv = cut(rows, q_width + k_width + v_width);
     buffers->q = slice(qkv, 0, q_width);

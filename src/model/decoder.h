@@ -59,6 +59,10 @@ class Decoder final : public Architecture {
     // Latent attention: the query's low-rank form, its heads before absorption, [latent | rotated]
     // as projected, and heads of values after expansion.
     ops::Matrix q_low, q_heads, kv_low, values;
+    // Its expanded form, one head at a time: a key matrix as stored and the other way round, the
+    // head's keys and values, and room for KV blocks of them.
+    ops::Matrix key_stored, key_turned, keys, head_values;
+    std::byte* head_blocks = nullptr;
     // Experts: router scores, and room for the tokens of one.
     ops::Matrix scores, shared_gate, shared_up;
     ops::ExpertScratch experts;
@@ -85,6 +89,8 @@ class Decoder final : public Architecture {
                                std::vector<int64_t> shape, WeightProvider::Stage stage,
                                int32_t layer, bool required);
   using Cutter = std::function<ops::Matrix(int32_t rows, int64_t cols)>;
+  // The geometry of KV blocks that hold one head of expanded keys and values.
+  ops::KvGeometry HeadGeometry(ops::KvDType dtype) const;
   void CutExperts(int32_t rows, const Cutter& cut, Buffers* buffers) const;
   // Cuts the buffers for `rows` and `logit_rows` from `base` (may be null to only measure) and
   // returns the bytes used.

@@ -35,9 +35,20 @@ class Decoder::Pass {
   // Attention into block_out, from normed.
   absl::Status PlainAttention(int32_t layer);
   absl::Status LatentAttention(int32_t layer);  // mla.cc
-  // q and k of latent attention from normed: one absorbed head of keys, all query heads over it.
+  // Heads of queries, before absorption, and the one latent key of each row, from normed.
   absl::Status LatentQueries(int32_t layer);  // mla.cc
   absl::Status LatentKeys(int32_t layer);     // mla.cc
+  // Rows [first, first + batch.rows) of the pass that latent attention computes in one form.
+  struct LatentRun {
+    int32_t first = 0;
+    bool expanded = false;
+    ops::BatchRows batch;  // `sequences` below
+    std::vector<ops::SequenceRows> sequences;
+  };
+  std::vector<LatentRun> LatentRuns() const;  // mla.cc
+  // Heads of values of a run's rows into `values`.
+  absl::Status Absorbed(int32_t layer, const LatentRun& run);  // mla.cc
+  absl::Status Expanded(int32_t layer, const LatentRun& run);  // mla.cc
   // FFN into block_out, from normed.
   absl::Status DenseFfn(int32_t layer);
   absl::Status ExpertFfn(int32_t layer);  // moe_ffn.cc

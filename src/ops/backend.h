@@ -120,8 +120,10 @@ class Backend {
 
   // While on, the kernels that run are chosen by formats and shapes of weights alone, never by the
   // number of rows: a row's result depends neither on the other rows of its batch nor on the pieces
-  // in which its sequence comes. Off at first; does nothing where that always holds.
-  virtual void SetUniform(bool) {}
+  // in which its sequence comes. Off at first; changes nothing else where that always holds.
+  virtual void SetUniform(bool uniform) { uniform_ = uniform; }
+  // Whether speed may be bought with results that differ, by rounding, with the number of rows.
+  virtual bool by_rows() const { return !uniform_; }
 
   // Whether the host may read and write the device's memory through its addresses, between calls.
   // The operators that are implemented in this class do, but for ExpertFfn, which is composed of
@@ -144,6 +146,9 @@ class Backend {
   // Synchronize.
   virtual absl::StatusOr<uint64_t> Mark() { return 0; }
   virtual absl::Status WaitFor(uint64_t) { return Synchronize(); }
+
+ protected:
+  bool uniform_ = false;
 };
 
 }  // namespace terrace::ops

@@ -25,7 +25,10 @@ class HostFallback : public Backend {
 
   std::string_view name() const override { return name_; }
   bool host_addressable() const override { return false; }
-  void SetUniform(bool uniform) override { host_->SetUniform(uniform); }
+  void SetUniform(bool uniform) override {
+    uniform_ = uniform;
+    host_->SetUniform(uniform);
+  }
   Layout PreferredLayout(DType, int32_t, int32_t) const override { return Layout::kPlain; }
   uint64_t PackedBytes(Layout layout, DType dtype, int32_t rows, int32_t cols) const override {
     return host_->PackedBytes(layout, dtype, rows, cols);

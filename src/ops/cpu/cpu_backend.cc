@@ -167,9 +167,7 @@ class CpuBackend final : public Backend {
     return absl::OkStatus();
   }
 
-  // Matrices are multiplied as for many rows. Tiles of attention are cut by the number of rows and
-  // workers, so none are.
-  void SetUniform(bool uniform) override { uniform_ = uniform; }
+  bool by_rows() const override { return !options_.deterministic && !uniform_; }
 
   absl::Status Synchronize() override { return absl::OkStatus(); }
 
@@ -188,6 +186,8 @@ class CpuBackend final : public Backend {
   };
   absl::StatusOr<MatMulWork> PrepareMatMul(const Matrix& x, std::span<const MatMulTarget> targets);
 
+  // Uniform results: matrices are multiplied as for many rows. Tiles of attention are cut by the
+  // number of rows and workers, so none are.
   Factors FactorsOf(const Matrix& x, DType dtype) const {
     const int32_t rows = uniform_ ? std::numeric_limits<int32_t>::max() : x.rows;
     return cpu::FactorsOf(kernels_, dtype, rows, x.cols, options_.deterministic);
@@ -203,7 +203,6 @@ class CpuBackend final : public Backend {
   const Kernels& kernels_;
   ThreadTeam* const team_;
   const CpuOptions options_;
-  bool uniform_ = false;
 
   cpu::Activations activations_;
   std::vector<cpu::Scratch<float>> worker_floats_;
@@ -373,8 +372,7 @@ absl::Status CpuBackend::Attention(Matrix q, const AttentionParams& params,
   for (const SequenceRows& s : batch.sequences) pairs += s.rows > 0 ? geometry.kv_heads : 0;
   for (const SequenceRows& s : batch.sequences) {
     const int64_t units = int64_t{s.rows} * group;
-    const bool tiles =
-        cpu::AttendsInTiles(kernels_, geometry, s.rows, options_.deterministic || uniform_);
+    const bool tiles = cpu::AttendsInTiles(kernels_, geometry, s.rows, !by_rows());
     const int64_t least = tiles ? 2 * cpu::kMatrixTile : cpu::kAttentionUnits;
     int64_t step = tiles ? cpu::kTileUnits : cpu::kAttentionTask;
     if (pairs < 2 * team_->size()) {

@@ -101,7 +101,6 @@ class KernelBackend final : public Backend {
   }
   absl::Status Zero(Matrix x) override;
   absl::Status GatherRows(Matrix x, std::span<const int32_t> rows, Matrix out) override;
-  void SetUniform(bool uniform) override { uniform_ = uniform; }
   absl::Status AddScaledRows(Matrix x, std::span<const int32_t> rows, std::span<const float> shares,
                              Matrix out) override;
   absl::Status ScaleBySigmoid(Matrix x, Vector gate, Matrix out) override;
@@ -179,7 +178,6 @@ class KernelBackend final : public Backend {
   const std::byte* blocks_data_ = nullptr;
   const std::byte* rows_data_ = nullptr;
   uint64_t tables_generation_ = 0;
-  bool uniform_ = false;
 
   uint64_t last_mark_ = 0;
   std::deque<std::pair<uint64_t, std::unique_ptr<device::Event>>> marks_;
