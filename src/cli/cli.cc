@@ -27,7 +27,8 @@ CLI::Option* AddTo(CLI::App* app, const std::string& names, Target target,
         if constexpr (std::is_same_v<T, std::function<void(const std::string&)>>) {
           return app->add_option_function<std::string>(names, std::move(to), help);
         } else if constexpr (std::is_same_v<T, std::vector<std::string>*>) {
-          return app->add_option(names, *to, help)->allow_extra_args(false);
+          // An option takes one value each time it is given, an argument all that are left.
+          return app->add_option(names, *to, help)->allow_extra_args(!names.starts_with('-'));
         } else if constexpr (std::is_same_v<T, std::vector<int32_t>*>) {
           return app->add_option(names, *to, help)->allow_extra_args(false)->delimiter(',');
         } else {

@@ -2,6 +2,7 @@
 // come from the code that serves (the layout of weights, KV blocks, the engine's workspace), so
 // that they are what the ledger will show.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <boost/json.hpp>
@@ -14,6 +15,7 @@
 #include "cli/config_options.h"
 #include "cli/model_argument.h"
 #include "cli/runtime.h"
+#include "engine/adapter.h"
 #include "model/architecture.h"
 
 namespace terrace::cli {
@@ -35,6 +37,8 @@ struct Need {
   uint64_t kv = 0;          // of all at once
   uint64_t workspace = 0;   // activations of the largest step
   uint64_t segment = 0;     // the largest piece of weights: the least to run with
+  uint64_t adapters = 0;    // of the adapters that are planned with it
+  std::vector<std::string> adapter_names;
 };
 
 absl::StatusOr<Need> NeedOf(const server::Config& config, const server::ModelConfig& model,
@@ -49,10 +53,19 @@ absl::StatusOr<Need> NeedOf(const server::Config& config, const server::ModelCon
   need.kv_request = opened->KvBytes(need.context);
   need.kv = need.kv_request * static_cast<uint64_t>(options.concurrent);
   // A step holds a piece of a prompt beside the other requests' tokens, and logits for each.
+  int32_t rank = 0;
+  for (const server::ModelConfig& adapter : config.models) {
+    if (adapter.base != model.name) continue;
+    ASSIGN_OR_RETURN(std::shared_ptr<const engine::Adapter> with,
+                     runtime->OpenAdapter(adapter.name, adapter.source, 0, *opened, {}));
+    need.adapters += with->weights().total_bytes();
+    need.adapter_names.push_back(adapter.name);
+    rank = std::max(rank, with->weights().max_rank());
+  }
   const int32_t rows = std::max(options.concurrent, std::min(config.scheduler.step_tokens,
                                                              need.context * options.concurrent));
   need.workspace = AlignUp(
-      opened->architecture().WorkspaceBytes(rows, std::min(options.concurrent, rows), 0), kMiB);
+      opened->architecture().WorkspaceBytes(rows, std::min(options.concurrent, rows), rank), kMiB);
   for (const tier::SegmentSpec& segment : opened->weights().segments()) {
     need.segment = std::max(need.segment, segment.bytes);
   }
@@ -70,9 +83,11 @@ Total Sum(const std::vector<Need>& needs) {
   uint64_t workspace = 0;
   for (const Need& need : needs) {
     workspace = std::max(workspace, need.workspace);  // the engine's one workspace
-    total.all += need.weights + need.kv;
-    total.largest = std::max(total.largest, need.weights + need.kv + need.workspace);
-    total.least = std::max(total.least, 2 * need.segment + need.kv_request + need.workspace);
+    const uint64_t weights = need.weights + need.adapters;
+    total.all += weights + need.kv;
+    total.largest = std::max(total.largest, weights + need.kv + need.workspace);
+    total.least =
+        std::max(total.least, 2 * need.segment + need.adapters + need.kv_request + need.workspace);
   }
   total.all += workspace;
   return total;
@@ -87,7 +102,9 @@ void WriteJson(const std::vector<Need>& needs, const Total& total, uint64_t budg
                                          {"weights_bytes", need.weights},
                                          {"kv_bytes_per_request", need.kv_request},
                                          {"kv_bytes", need.kv},
-                                         {"workspace_bytes", need.workspace}});
+                                         {"workspace_bytes", need.workspace},
+                                         {"adapters", boost::json::value_from(need.adapter_names)},
+                                         {"adapter_bytes", need.adapters}});
   }
   const boost::json::object all = {{"models", std::move(models)},
                                    {"all_bytes", total.all},
@@ -122,12 +139,26 @@ void WriteText(const std::vector<Need>& needs, const Total& total, uint64_t budg
     out << fmt::format("{:<28} {:>8} {:>11} {:>11} {:>11} {:>11}\n", need.model, need.context,
                        FormatBytes(need.weights), FormatBytes(need.kv_request),
                        FormatBytes(need.kv), FormatBytes(need.workspace));
+    if (need.adapter_names.empty()) continue;
+    out << fmt::format("  with {:<32} {:>11}\n", fmt::join(need.adapter_names, ", "),
+                       FormatBytes(need.adapters));
   }
   out << fmt::format(
       "\nall at once      {:>11}\nthe largest one  {:>11}\nbudget           {:>11}\n\n"
       "{}\n",
       FormatBytes(total.all), FormatBytes(total.largest), FormatBytes(budget),
       Verdict(total, budget));
+}
+
+// Leaves the models of these names, and the bases of adapters among them.
+void KeepNamed(std::vector<std::string> names, std::vector<server::ModelConfig>* models) {
+  const auto named = [&](const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  for (const server::ModelConfig& model : *models) {
+    if (!model.base.empty() && named(model.name)) names.push_back(model.base);
+  }
+  std::erase_if(*models, [&](const auto& model) { return !named(model.name); });
 }
 
 absl::Status Plan(const PlanOptions& options, Invocation* invocation) {
@@ -144,14 +175,7 @@ absl::Status Plan(const PlanOptions& options, Invocation* invocation) {
                                    [&](const auto& each) { return each.name == name; });
     if (!known) config.models.push_back(std::move(model));
   }
-  if (!options.models.empty()) {
-    std::erase_if(config.models, [&](const server::ModelConfig& model) {
-      return std::find(options.models.begin(), options.models.end(), model.name) ==
-             options.models.end();
-    });
-  }
-  // Adapters are small beside what is planned here: their bases count.
-  std::erase_if(config.models, [](const auto& model) { return !model.base.empty(); });
+  if (!options.models.empty()) KeepNamed(options.models, &config.models);
   if (config.models.empty()) {
     return absl::InvalidArgumentError("name models, or list them in terrace.yaml");
   }
@@ -160,6 +184,7 @@ absl::Status Plan(const PlanOptions& options, Invocation* invocation) {
   runtime->set_write_images(false);
   std::vector<Need> needs;
   for (const server::ModelConfig& model : config.models) {
+    if (!model.base.empty()) continue;  // counted with its base
     ASSIGN_OR_RETURN(Need need, NeedOf(config, model, options, runtime.get()));
     needs.push_back(std::move(need));
   }

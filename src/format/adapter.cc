@@ -49,9 +49,10 @@ std::string_view PartOf(std::string_view module) {
   static constexpr std::pair<std::string_view, std::string_view> kParts[] = {
       {"self_attn.q_proj", "attn_q"},      {"self_attn.k_proj", "attn_k"},
       {"self_attn.v_proj", "attn_v"},      {"self_attn.qkv_proj", "attn_qkv"},
-      {"self_attn.o_proj", "attn_output"}, {"mlp.gate_proj", "ffn_gate"},
-      {"mlp.up_proj", "ffn_up"},           {"mlp.gate_up_proj", "ffn_up"},
-      {"mlp.down_proj", "ffn_down"},
+      {"self_attn.o_proj", "attn_output"}, {"self_attn.q_a_proj", "attn_q_a"},
+      {"self_attn.q_b_proj", "attn_q_b"},  {"self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"},
+      {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
+      {"mlp.gate_up_proj", "ffn_up"},      {"mlp.down_proj", "ffn_down"},
   };
   for (const auto& [from, to] : kParts) {
     if (from == module) return to;

@@ -4,6 +4,7 @@ import concurrent.futures
 import json
 import random
 import struct
+import subprocess
 
 import openai
 import pytest
@@ -134,3 +135,29 @@ def test_what_does_not_fit_says_so_and_leaves_the_others(server):
             say(client, name)
         assert word in str(caught.value), caught.value
     assert say(client, "nothing") == say(client, BASE)
+
+
+def test_plan_and_run_know_adapters(server):
+    def terrace(*words):
+        return subprocess.run(
+            [str(server.binary), *words, "--config", str(server.folder / "terrace.yaml")],
+            capture_output=True, text=True, timeout=60,
+        )
+
+    # By the adapter's name its base is planned, with the adapter's bytes as the ledger books them.
+    done = terrace("plan", "first", "--json", "--context", "256")
+    assert done.returncode == 0, done.stderr
+    (need,) = json.loads(done.stdout)["models"]
+    say(openai_client(server), "first")
+    _, text = server.get("/admin/state", port=server.config["server"]["admin_port"])
+    lines = json.loads(text)["tiers"][0]["lines"]
+    booked = sum(line["bytes"] for line in lines if line["model"] == "first")
+    assert need["model"] == BASE and need["adapters"] == ["first"]
+    assert need["adapter_bytes"] == booked
+    done = terrace("plan", "first", "nothing")
+    assert "with first, nothing" in done.stdout, done.stderr
+    # What cannot be applied is told as it is when it is served.
+    done = terrace("plan", "misfit")
+    assert done.returncode != 0 and "the base's is [128, 128]" in done.stderr
+    done = terrace("run", "first", "Hello")
+    assert done.returncode != 0 and "terrace serve" in done.stderr and BASE in done.stderr

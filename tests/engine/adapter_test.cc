@@ -122,7 +122,7 @@ TEST_P(AdapterTest, GivesTheLogitsOfTheMergedWeights) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, AdapterTest,
-                         testing::Values("llama", "qwen2", "qwen3", "gemma3", "phi3"));
+                         testing::Values("llama", "qwen2", "qwen3", "gemma3", "phi3", "deepseek2"));
 
 bool SameBits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && !a.empty() &&
@@ -130,7 +130,7 @@ bool SameBits(std::span<const float> a, std::span<const float> b) {
 }
 
 TEST(AdapterFiles, AGgufAdapterIsThePeftOneToTheBit) {
-  for (const std::string name : {"llama", "qwen3", "phi3"}) {
+  for (const std::string name : {"llama", "qwen3", "phi3", "deepseek2"}) {
     SCOPED_TRACE(name);
     const TestAdapter adapter = RandomAdapter(GoldenCheckpoint(name), 8, 2);
     TempFolder folder;
@@ -264,6 +264,10 @@ TEST_F(AdapterRefusal, WhatIsNotAppliedIsNamed) {
   EXPECT_EQ(Why("alpha_pattern", {{"self_attn.q_proj", 3}}), "");
   adapter_.pairs[0].module = "lm_head";
   EXPECT_THAT(Why(), HasSubstr("'base_model.model.lm_head.lora_A.weight': only the attention"));
+  adapter_.pairs[0].module = "model.layers.0.self_attn.kv_b_proj";
+  EXPECT_THAT(Why(), HasSubstr("kv_b_proj.lora_A.weight': only the attention"));
+  adapter_.pairs[0].module = "model.layers.0.mlp.experts.3.up_proj";
+  EXPECT_THAT(Why(), HasSubstr("experts.3.up_proj.lora_A.weight': only the attention"));
   adapter_.pairs[0].module = "model.layers.99.mlp.up_proj";
   EXPECT_THAT(Why(), HasSubstr("'blk.99.ffn_up.weight', which is no matrix of the base"));
 }

@@ -42,9 +42,10 @@ std::string GgufName(const std::string& module) {
   static const std::map<std::string, std::string> kParts = {
       {"self_attn.q_proj", "attn_q"},      {"self_attn.k_proj", "attn_k"},
       {"self_attn.v_proj", "attn_v"},      {"self_attn.qkv_proj", "attn_qkv"},
-      {"self_attn.o_proj", "attn_output"}, {"mlp.gate_proj", "ffn_gate"},
-      {"mlp.up_proj", "ffn_up"},           {"mlp.gate_up_proj", "ffn_up"},
-      {"mlp.down_proj", "ffn_down"}};
+      {"self_attn.o_proj", "attn_output"}, {"self_attn.q_a_proj", "attn_q_a"},
+      {"self_attn.q_b_proj", "attn_q_b"},  {"self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"},
+      {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
+      {"mlp.gate_up_proj", "ffn_up"},      {"mlp.down_proj", "ffn_down"}};
   const std::string rest = module.substr(std::string("model.layers.").size());
   const size_t dot = rest.find('.');
   return fmt::format("blk.{}.{}", rest.substr(0, dot), kParts.at(rest.substr(dot + 1)));
@@ -67,7 +68,10 @@ TestAdapter RandomAdapter(const Checkpoint& checkpoint, int64_t rank, uint64_t s
   };
   for (const CheckpointTensor& tensor : checkpoint.tensors) {
     const bool layer = tensor.name.find("layers.") != std::string::npos;
-    if (!layer || tensor.shape.size() != 2 || !tensor.name.ends_with("_proj.weight")) continue;
+    if (!layer || tensor.shape.size() != 2) continue;
+    if (!tensor.name.ends_with("_proj.weight") && !tensor.name.ends_with("_mqa.weight")) continue;
+    if (tensor.name.find("expert") != std::string::npos) continue;
+    if (tensor.name.ends_with("kv_b_proj.weight")) continue;
     TestAdapter::Pair pair;
     pair.module = tensor.name.substr(0, tensor.name.size() - 7);
     pair.out = tensor.shape[0];

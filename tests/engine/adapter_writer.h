@@ -31,8 +31,9 @@ struct TestAdapter {
   Checkpoint Merge(const Checkpoint& checkpoint) const;
 };
 
-// Pairs for every attention and FFN matrix of `checkpoint`'s layers, whose products are about a
-// quarter as large as the weights. Values are multiples of 2^-10, exact in F16.
+// Pairs for every attention and FFN matrix of `checkpoint`'s layers that can be adapted, whose
+// products are about a quarter as large as the weights. Values are multiples of 2^-10, exact in
+// F16.
 TestAdapter RandomAdapter(const Checkpoint& checkpoint, int64_t rank, uint64_t seed);
 
 }  // namespace terrace::engine
