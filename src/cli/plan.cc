@@ -140,8 +140,8 @@ void WriteText(const std::vector<Need>& needs, const Total& total, uint64_t budg
                        FormatBytes(need.weights), FormatBytes(need.kv_request),
                        FormatBytes(need.kv), FormatBytes(need.workspace));
     if (need.adapter_names.empty()) continue;
-    out << fmt::format("  with {:<32} {:>11}\n", fmt::join(need.adapter_names, ", "),
-                       FormatBytes(need.adapters));
+    const std::string names = fmt::format("{}", fmt::join(need.adapter_names, ", "));
+    out << fmt::format("  with {:<30} {:>11}\n", names, FormatBytes(need.adapters));
   }
   out << fmt::format(
       "\nall at once      {:>11}\nthe largest one  {:>11}\nbudget           {:>11}\n\n"

@@ -164,6 +164,17 @@ absl::Status Decoder::Bind(const TensorCatalog& catalog) {
   return absl::OkStatus();
 }
 
+namespace {
+
+// Columns [first, first + cols) of `m`.
+ops::Matrix Columns(ops::Matrix m, int64_t first, int64_t cols) {
+  m.data = m.data == nullptr ? nullptr : m.data + first;
+  m.cols = static_cast<int32_t>(cols);
+  return m;
+}
+
+}  // namespace
+
 void Decoder::CutExperts(int32_t rows, const Cutter& cut, Buffers* buffers) const {
   const Config& c = config_;
   const int32_t most = std::max(rows, c.experts.router.used);
@@ -178,6 +189,26 @@ void Decoder::CutExperts(int32_t rows, const Cutter& cut, Buffers* buffers) cons
   }
 }
 
+void Decoder::CutLatent(int32_t rows, const Cutter& cut, Buffers* buffers) const {
+  const Config& c = config_;
+  const LatentConfig& l = c.latent;
+  if (l.query_rank > 0) buffers->q_low = cut(rows, l.query_rank);
+  buffers->q_heads = cut(rows, int64_t{c.heads} * (l.nope_dim + l.rope_dim));
+  buffers->kv_low = cut(rows, l.kv_rank + l.rope_dim);
+  buffers->values = cut(rows, int64_t{c.heads} * l.value_dim);
+  buffers->q = cut(rows, int64_t{c.heads} * c.key_dim);
+  buffers->k = cut(rows, int64_t{c.kv_heads} * c.key_dim);
+  buffers->v = Columns(buffers->k, l.rope_dim, l.kv_rank);
+  buffers->key_stored = cut(l.kv_rank, l.nope_dim);
+  buffers->key_turned = cut(l.nope_dim, l.kv_rank);
+  buffers->keys = cut(rows, l.rope_dim + l.nope_dim);
+  buffers->head_values = cut(rows, l.value_dim);
+  // Of sequences that have a block's rows or more, each leaves less than a block empty.
+  const size_t block_bytes = HeadGeometry(ops::KvDType::kF32).block_bytes();
+  buffers->head_blocks =
+      cut(2 * rows / ops::kKvBlockTokens, static_cast<int64_t>(block_bytes / sizeof(float)));
+}
+
 uint64_t Decoder::Cut(int32_t rows, int32_t logit_rows, int32_t adapter_rank, std::byte* base,
                       Buffers* buffers) const {
   const Config& c = config_;
@@ -190,12 +221,6 @@ uint64_t Decoder::Cut(int32_t rows, int32_t logit_rows, int32_t adapter_rank, st
     m.stride = static_cast<int64_t>(AlignUp(static_cast<uint64_t>(cols), 16));
     m.data = base == nullptr ? nullptr : reinterpret_cast<float*>(base + offset);
     offset += static_cast<uint64_t>(matrix_rows) * static_cast<uint64_t>(m.stride) * sizeof(float);
-    return m;
-  };
-  // Columns [first, first + cols) of `m`.
-  auto slice = [](ops::Matrix m, int64_t first, int64_t cols) {
-    m.data = m.data == nullptr ? nullptr : m.data + first;
-    m.cols = static_cast<int32_t>(cols);
     return m;
   };
   const int64_t q_width = int64_t{c.heads} * c.key_dim;
@@ -214,35 +239,20 @@ uint64_t Decoder::Cut(int32_t rows, int32_t logit_rows, int32_t adapter_rank, st
   }
   // Attention and FFN use the same bytes: neither needs the other's.
   const uint64_t shared = offset;
-  const LatentConfig& latent = c.latent;
-  if (latent.kv_rank > 0) {
-    if (latent.query_rank > 0) buffers->q_low = cut(rows, latent.query_rank);
-    buffers->q_heads = cut(rows, int64_t{c.heads} * (latent.nope_dim + latent.rope_dim));
-    buffers->kv_low = cut(rows, latent.kv_rank + latent.rope_dim);
-    buffers->values = cut(rows, int64_t{c.heads} * latent.value_dim);
-    buffers->q = cut(rows, q_width);
-    buffers->k = cut(rows, k_width);
-    buffers->v = slice(buffers->k, latent.rope_dim, latent.kv_rank);
-    buffers->key_stored = cut(latent.kv_rank, latent.nope_dim);
-    buffers->key_turned = cut(latent.nope_dim, latent.kv_rank);
-    buffers->keys = cut(rows, latent.rope_dim + latent.nope_dim);
-    buffers->head_values = cut(rows, latent.value_dim);
-    // Sequences of kKvBlockTokens rows or more: each leaves less than a block empty.
-    buffers->head_blocks = base == nullptr ? nullptr : base + offset;
-    offset += AlignUp(HeadGeometry(ops::KvDType::kF32).block_bytes(), 64) *
-              static_cast<uint64_t>(2 * rows / ops::kKvBlockTokens);
+  if (c.latent.kv_rank > 0) {
+    CutLatent(rows, cut, buffers);
   } else {
     ops::Matrix qkv = cut(rows, q_width + k_width + v_width);
-    buffers->q = slice(qkv, 0, q_width);
-    buffers->k = slice(qkv, q_width, k_width);
-    buffers->v = slice(qkv, q_width + k_width, v_width);
+    buffers->q = Columns(qkv, 0, q_width);
+    buffers->k = Columns(qkv, q_width, k_width);
+    buffers->v = Columns(qkv, q_width + k_width, v_width);
   }
   buffers->attention = cut(rows, int64_t{c.heads} * c.value_dim);
   const uint64_t attention_end = offset;
   offset = shared;
   ops::Matrix gate_up = cut(rows, int64_t{2} * c.ffn_width);
-  buffers->gate = slice(gate_up, 0, c.ffn_width);
-  buffers->up = slice(gate_up, c.ffn_width, c.ffn_width);
+  buffers->gate = Columns(gate_up, 0, c.ffn_width);
+  buffers->up = Columns(gate_up, c.ffn_width, c.ffn_width);
   uint64_t ffn_end = offset;
   if (c.experts.count > 0) {
     offset = shared;

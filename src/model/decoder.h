@@ -62,7 +62,7 @@ class Decoder final : public Architecture {
     // Its expanded form, one head at a time: a key matrix as stored and the other way round, the
     // head's keys and values, and room for KV blocks of them.
     ops::Matrix key_stored, key_turned, keys, head_values;
-    std::byte* head_blocks = nullptr;
+    ops::Matrix head_blocks;  // a row a block
     // Experts: router scores, and room for the tokens of one.
     ops::Matrix scores, shared_gate, shared_up;
     ops::ExpertScratch experts;
@@ -91,6 +91,7 @@ class Decoder final : public Architecture {
   using Cutter = std::function<ops::Matrix(int32_t rows, int64_t cols)>;
   // The geometry of KV blocks that hold one head of expanded keys and values.
   ops::KvGeometry HeadGeometry(ops::KvDType dtype) const;
+  void CutLatent(int32_t rows, const Cutter& cut, Buffers* buffers) const;
   void CutExperts(int32_t rows, const Cutter& cut, Buffers* buffers) const;
   // Cuts the buffers for `rows` and `logit_rows` from `base` (may be null to only measure) and
   // returns the bytes used.

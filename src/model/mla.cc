@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "base/status.h"
-#include "base/units.h"
 #include "model/decoder_pass.h"
 
 namespace terrace::model {
@@ -188,7 +187,8 @@ absl::Status Decoder::Pass::Expanded(int32_t layer, const LatentRun& run) {
   std::vector<std::byte*> blocks;
   for (const ops::SequenceRows& s : sequences) {
     for (int32_t row = 0; row < s.rows; row += ops::kKvBlockTokens) {
-      blocks.push_back(b_.head_blocks + blocks.size() * AlignUp(geometry.block_bytes(), 64));
+      const auto block = static_cast<int64_t>(blocks.size());
+      blocks.push_back(reinterpret_cast<std::byte*>(b_.head_blocks.row(block)));
     }
   }
   for (size_t i = 0, first = 0; i < sequences.size(); ++i) {
