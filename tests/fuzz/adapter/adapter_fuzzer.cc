@@ -13,10 +13,8 @@
 
 #include "format/adapter.h"
 
+namespace terrace::format {
 namespace {
-
-using namespace terrace;
-using namespace terrace::format;
 
 absl::StatusOr<AdapterSource> Read(std::span<const std::byte> input, const Metadata& base) {
   if (input.size() >= 4 && std::memcmp(input.data(), "GGUF", 4) == 0) {
@@ -54,10 +52,7 @@ void Check(const AdapterSource& source, size_t size) {
   }
 }
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const auto input = std::as_bytes(std::span(data, size));
+void RunAll(std::span<const std::byte> input) {
   for (const char* architecture : {"llama", "qwen2"}) {
     Metadata base;
     const std::string name = architecture;
@@ -65,7 +60,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     base.Set(name + ".attention.head_count", int64_t{4});
     base.Set(name + ".attention.head_count_kv", int64_t{2});
     auto source = Read(input, base);
-    if (source.ok()) Check(*source, size);
+    if (source.ok()) Check(*source, input.size());
   }
+}
+
+}  // namespace
+}  // namespace terrace::format
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  terrace::format::RunAll(std::as_bytes(std::span(data, size)));
   return 0;
 }
