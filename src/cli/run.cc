@@ -15,6 +15,7 @@
 #include "cli/config_options.h"
 #include "cli/model_argument.h"
 #include "cli/runtime.h"
+#include "engine/adapter.h"
 #include "obs/metrics.h"
 #include "scheduler/scheduler.h"
 #include "server/served_model.h"
@@ -99,23 +100,20 @@ class Session {
   absl::Status Open() {
     ASSIGN_OR_RETURN(server::LoadedConfig loaded, options_.config.Load(io_));
     const server::Config& config = loaded.config;
-    ASSIGN_OR_RETURN(std::string path, FindModel(config, options_.model));
-    server::ModelConfig known_model;
-    int32_t max_context = 0;
-    for (const server::ModelConfig& known : config.models) {
-      if (known.name != options_.model) continue;
-      if (!known.base.empty()) {
-        return absl::UnimplementedError(
-            fmt::format("'{}' is an adapter, which `terrace serve` serves beside its base '{}'",
-                        known.name, known.base));
-      }
-      max_context = known.max_context;
-      known_model = known;
-    }
+    const server::ModelConfig entry = EntryOf(config, options_.model);
+    // An adapter runs on its base.
+    const std::string whole = entry.base.empty() ? options_.model : entry.base;
+    const server::ModelConfig known_model = EntryOf(config, whole);
+    ASSIGN_OR_RETURN(std::string path, FindModel(config, whole));
     ASSIGN_OR_RETURN(runtime_, Runtime::Create(config));
-    ASSIGN_OR_RETURN(engine_model_, runtime_->OpenModel(options_.model, path, max_context,
+    ASSIGN_OR_RETURN(engine_model_, runtime_->OpenModel(whole, path, known_model.max_context,
                                                         config.memory.hot_keep_us,
                                                         KvOptions(config, known_model)));
+    if (!entry.base.empty()) {
+      ASSIGN_OR_RETURN(adapter_,
+                       runtime_->OpenAdapter(entry.name, entry.source, config.memory.hot_keep_us,
+                                             *engine_model_, {}));
+    }
     server::ServedModel::Options served;
     served.name = options_.model;
     served.max_context = engine_model_->max_context();
@@ -137,7 +135,16 @@ class Session {
     scheduling.seed = std::random_device()() | uint64_t{std::random_device()()} << 32;
     scheduler_ = scheduler::Scheduler::Create(scheduling, &runtime_->engine(), &runtime_->clock(),
                                               &metrics_);
+    if (adapter_ != nullptr) return scheduler_->AddAdapter(engine_model_, adapter_);
     return scheduler_->AddModel(engine_model_);
+  }
+
+  // The model's entry in the configuration; an empty one if it is none.
+  static server::ModelConfig EntryOf(const server::Config& config, const std::string& name) {
+    for (const server::ModelConfig& known : config.models) {
+      if (known.name == name) return known;
+    }
+    return {};
   }
 
   // Lines from the terminal until its end, keeping the conversation.
@@ -246,6 +253,7 @@ class Session {
   // In the order in which they stand on each other.
   std::unique_ptr<Runtime> runtime_;
   std::shared_ptr<engine::EngineModel> engine_model_;
+  std::shared_ptr<const engine::Adapter> adapter_;  // of it, if one was asked for
   std::shared_ptr<const server::ServedModel> model_;
   std::unique_ptr<scheduler::Scheduler> scheduler_;
 };

@@ -159,5 +159,11 @@ def test_plan_and_run_know_adapters(server):
     # What cannot be applied is told as it is when it is served.
     done = terrace("plan", "misfit")
     assert done.returncode != 0 and "the base's is [128, 128]" in done.stderr
-    done = terrace("run", "first", "Hello")
-    assert done.returncode != 0 and "terrace serve" in done.stderr and BASE in done.stderr
+    answers = set()
+    for name in (BASE, "first", "nothing"):
+        done = terrace("run", name, "Hello there", "--temperature", "0", "--max-tokens", "24")
+        assert done.returncode == 0, done.stderr
+        answers.add((done.stdout, name == "first"))
+    assert len(answers) == 2, answers
+    done = terrace("run", "misfit", "Hello")
+    assert done.returncode != 0 and "the base's is [128, 128]" in done.stderr
