@@ -62,6 +62,7 @@ void AddDebugDevices(Command debug, Invocation* invocation);
 
 // A part of `terrace verify`.
 void AddVerifyPerplexity(Command verify, Invocation* invocation);
+void AddVerifyParallel(Command verify, Invocation* invocation);
 
 }  // namespace terrace::cli
 

@@ -92,7 +92,7 @@ absl::StatusOr<ModelOpener::Model> ModelOpener::OpenNew(const server::Config& co
     ASSIGN_OR_RETURN(more.speculation.draft, OpenDraft(config, model.speculation.substr(6), model));
   }
   return runtime_->OpenModel(model.name, path, model.max_context, hot_keep_us, std::move(more),
-                             {model.sla, model.sha256});
+                             TermsOf(model));
 }
 
 }  // namespace terrace::cli

@@ -13,6 +13,7 @@
 #include "cli/answer.h"
 #include "cli/cli.h"
 #include "cli/config_options.h"
+#include "cli/member_group.h"
 #include "cli/model_argument.h"
 #include "cli/runtime.h"
 #include "engine/adapter.h"
@@ -84,6 +85,10 @@ class Session {
 
   absl::Status Run() {
     ASSIGN_OR_RETURN(sampling_, Sampling(options_));
+    if (IsFollowingProcess()) {
+      ASSIGN_OR_RETURN(server::LoadedConfig loaded, options_.config.Load(io_));
+      return FollowLeader(loaded.config, &io_);
+    }
     RETURN_IF_ERROR(Open());
     if (!options_.system.empty()) conversation_.messages.push_back({"system", options_.system});
     if (options_.prompt) {
@@ -106,9 +111,10 @@ class Session {
     const server::ModelConfig known_model = EntryOf(config, whole);
     ASSIGN_OR_RETURN(std::string path, FindModel(config, whole));
     ASSIGN_OR_RETURN(runtime_, Runtime::Create(config));
-    ASSIGN_OR_RETURN(engine_model_, runtime_->OpenModel(whole, path, known_model.max_context,
-                                                        config.memory.hot_keep_us,
-                                                        KvOptions(config, known_model)));
+    ASSIGN_OR_RETURN(
+        engine_model_,
+        runtime_->OpenModel(whole, path, known_model.max_context, config.memory.hot_keep_us,
+                            KvOptions(config, known_model), TermsOf(known_model)));
     if (!entry.base.empty()) {
       ASSIGN_OR_RETURN(adapter_,
                        runtime_->OpenAdapter(entry.name, entry.source, config.memory.hot_keep_us,

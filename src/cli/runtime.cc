@@ -11,11 +11,15 @@
 #include "base/units.h"
 #include "cli/config_options.h"
 #include "cli/device_choice.h"
+#include "cli/member_group.h"
 #include "cli/model_argument.h"
 #include "device/cpu/cpu_info.h"
+#include "engine/member.h"
 #include "ops/cpu/cpu_backend.h"
 #include "ops/ref/ref_backend.h"
+#include "parallel/mpi.h"
 #include "weights/model_weights.h"
+#include "weights/object_source.h"
 
 namespace terrace::cli {
 namespace {
@@ -75,7 +79,44 @@ absl::StatusOr<std::unique_ptr<ops::Backend>> CreateBackend(const server::Config
   return backend;
 }
 
+ModelTerms TermsOf(const server::ModelConfig& model) {
+  return {model.sla, model.sha256, model.tensor_parallel, model.expert_parallel};
+}
+
+Runtime::Runtime() = default;
+Runtime::~Runtime() = default;
+
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(const server::Config& config) {
+  ASSIGN_OR_RETURN(const int32_t size, GroupSize(config));
+  std::unique_ptr<Runtime> runtime;
+  if (size == 1) {
+    ASSIGN_OR_RETURN(runtime, CreateAlone(config, 1, nullptr));
+  } else {
+    const bool processes = parallel::MpiProcesses() > 1;
+    auto news = std::make_shared<engine::GroupNews>();
+    ASSIGN_OR_RETURN(runtime,
+                     CreateAlone(ConfigOfMember(config, 0, size), processes ? 1 : size, news));
+    ASSIGN_OR_RETURN(
+        runtime->group_,
+        MemberGroup::Create(config, size, news, [raw = runtime.get()](const std::string& message) {
+          raw->Tell("group", message);
+        }));
+    runtime->group_news_ = std::move(news);
+    runtime->engine_->set_leader(&runtime->group_->leader());
+  }
+  RETURN_IF_ERROR(runtime->CreateKvCache(config));
+  runtime->history_ = std::make_unique<HistoryKeeper>(DataFolder(config) + "/history.db",
+                                                      runtime->manager_.get(), &runtime->clock_);
+  return runtime;
+}
+
+absl::StatusOr<std::unique_ptr<Runtime>> Runtime::CreateMember(const server::Config& config,
+                                                               int32_t sharers) {
+  return CreateAlone(config, sharers, nullptr);
+}
+
+absl::StatusOr<std::unique_ptr<Runtime>> Runtime::CreateAlone(
+    const server::Config& config, int32_t sharers, std::shared_ptr<engine::GroupNews> news) {
   std::unique_ptr<Runtime> runtime(new Runtime());
   runtime->SetStorage(config);
   runtime->team_ =
@@ -86,6 +127,9 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(const server::Config& c
   runtime->backend_ = std::move(chosen.backend);
   runtime->device_note_ = std::move(chosen.note);
   ASSIGN_OR_RETURN(runtime->budget_bytes_, ChooseBudget(config, *runtime->device_));
+  if (runtime->device_->info().unified_memory) {
+    runtime->budget_bytes_ /= static_cast<uint64_t>(sharers);
+  }
 
   tier::TierManagerOptions options;
   options.device_budget_bytes = runtime->budget_bytes_;
@@ -98,6 +142,9 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(const server::Config& c
   if (config.memory.expert_upload_bytes > 0) {
     options.expert_upload_bytes = config.memory.expert_upload_bytes;
   }
+  if (news != nullptr) {
+    options.freed = [news](const std::byte* address) { news->Freed(address); };
+  }
   ASSIGN_OR_RETURN(runtime->manager_,
                    tier::TierManager::Create(options, runtime->device_.get(), &runtime->clock_));
   runtime->engine_ = std::make_unique<engine::Engine>(runtime->backend_.get(),
@@ -106,9 +153,6 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(const server::Config& c
     runtime->page_trace_ = std::make_unique<tier::PageTrace>();
     runtime->engine_->set_page_trace(runtime->page_trace_.get());
   }
-  RETURN_IF_ERROR(runtime->CreateKvCache(config));
-  runtime->history_ = std::make_unique<HistoryKeeper>(DataFolder(config) + "/history.db",
-                                                      runtime->manager_.get(), &runtime->clock_);
   return runtime;
 }
 
@@ -186,18 +230,12 @@ void Runtime::Tell(const std::string& subject, const std::string& message) {
   if (notice_) notice_(subject, message);
 }
 
-absl::StatusOr<std::shared_ptr<engine::EngineModel>> Runtime::OpenModel(
-    const std::string& name, const std::string& path, int32_t max_context, int64_t hot_keep_us,
-    engine::EngineModelOptions more, const ModelTerms& terms) {
+weights::OpenOptions Runtime::OpenOptionsOf(const std::string& name, const std::string& path) {
   weights::OpenOptions open;
   open.name = name;
   open.source_path = path;
   open.image_folder = image_folder_;
-  open.hot_keep_us = hot_keep_us;
   open.write_image = write_images_;
-  open.sla_weight = SlaWeight(terms.sla);
-  open.sha256 = terms.sha256;
-  open.history = history_->Load(name);
   open.object_folder = object_folder_;
   open.clock = &clock_;
   open.environment = [this](std::string_view variable) -> std::string {
@@ -208,11 +246,82 @@ absl::StatusOr<std::shared_ptr<engine::EngineModel>> Runtime::OpenModel(
   };
   open.disk = disk_budget_.get();
   open.notice = [this, name](const std::string& message) { Tell(name, message); };
-  ASSIGN_OR_RETURN(std::unique_ptr<weights::ModelWeights> weights,
-                   weights::ModelWeights::Open(open, backend_.get(), manager_.get()));
+  return open;
+}
+
+absl::StatusOr<std::shared_ptr<engine::EngineModel>> Runtime::OpenModel(
+    const std::string& name, const std::string& path, int32_t max_context, int64_t hot_keep_us,
+    engine::EngineModelOptions more, const ModelTerms& terms) {
+  weights::OpenOptions open = OpenOptionsOf(name, path);
+  open.hot_keep_us = hot_keep_us;
+  open.sla_weight = SlaWeight(terms.sla);
+  open.sha256 = terms.sha256;
+  open.history = history_->Load(name);
   more.name = name;
   more.max_context = max_context;
+  if (terms.tensor_parallel > 1 || terms.expert_parallel > 1) {
+    return OpenDivided(open, std::move(more), terms);
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<weights::ModelWeights> weights,
+                   weights::ModelWeights::Open(open, backend_.get(), manager_.get()));
   return engine::EngineModel::Create(std::move(more), std::move(weights));
+}
+
+absl::StatusOr<std::shared_ptr<engine::EngineModel>> Runtime::OpenDivided(
+    const weights::OpenOptions& open, engine::EngineModelOptions more, const ModelTerms& terms) {
+  const int32_t size = std::max(terms.tensor_parallel, terms.expert_parallel);
+  if (group_ == nullptr || group()->size() != size) {
+    return absl::FailedPreconditionError(
+        fmt::format("model '{}' is divided among {} devices, which are made at the start of the "
+                    "server: it has to be started again",
+                    open.name, size));
+  }
+  if (weights::IsObject(open.source_path)) {
+    return absl::InvalidArgumentError(fmt::format(
+        "model '{}' is divided among devices: pull it first, it cannot be served from its URL",
+        open.name));
+  }
+  engine::GroupModel model;
+  model.name = open.name;
+  model.path = open.source_path;
+  model.max_context = more.max_context;
+  model.kv_dtype = more.kv_dtype;
+  model.tensor = terms.tensor_parallel > 1;
+  model.experts = terms.expert_parallel > 1;
+  engine::Leader& leader = group_->leader();
+  return leader.Open(
+      std::move(model),
+      [&](const engine::GroupModel& told) -> absl::StatusOr<std::shared_ptr<engine::EngineModel>> {
+        weights::OpenOptions mine = open;
+        mine.part = engine::PartOfMember({0, size, told.tensor, told.experts});
+        more.seat.group = leader.group();
+        more.seat.id = told.id;
+        more.seat.keeper = std::shared_ptr<const void>(
+            static_cast<const void*>(this),
+            [news = group_news_, id = told.id](const void*) { news->Closed(id); });
+        ASSIGN_OR_RETURN(std::unique_ptr<weights::ModelWeights> weights,
+                         weights::ModelWeights::Open(mine, backend_.get(), manager_.get()));
+        return engine::EngineModel::Create(std::move(more), std::move(weights));
+      });
+}
+
+absl::StatusOr<std::shared_ptr<engine::EngineModel>> Runtime::OpenShare(
+    const engine::GroupModel& model, parallel::Communicator* group) {
+  weights::OpenOptions open = OpenOptionsOf(model.name, model.path);
+  open.part = engine::PartOfMember({group->rank(), group->size(), model.tensor, model.experts});
+  ASSIGN_OR_RETURN(std::unique_ptr<weights::ModelWeights> weights,
+                   weights::ModelWeights::Open(open, backend_.get(), manager_.get()));
+  engine::EngineModelOptions more;
+  more.name = model.name;
+  more.max_context = model.max_context;
+  more.kv_dtype = model.kv_dtype;
+  more.seat.group = group;
+  more.seat.id = model.id;
+  return engine::EngineModel::Create(std::move(more), std::move(weights));
+}
+
+const parallel::Communicator* Runtime::group() const {
+  return group_ == nullptr ? nullptr : group_->leader().group();
 }
 
 absl::StatusOr<std::shared_ptr<const engine::Adapter>> Runtime::OpenAdapter(

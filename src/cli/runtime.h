@@ -20,6 +20,8 @@
 #include "device/device.h"
 #include "engine/engine.h"
 #include "engine/engine_model.h"
+#include "engine/group_message.h"
+#include "engine/leader.h"
 #include "kv/cache.h"
 #include "ops/backend.h"
 #include "server/config.h"
@@ -29,6 +31,7 @@
 #include "tier/page_trace.h"
 #include "tier/scrubber.h"
 #include "tier/tier_manager.h"
+#include "weights/model_weights.h"
 
 namespace terrace::cli {
 
@@ -36,12 +39,20 @@ namespace terrace::cli {
 struct ModelTerms {
   std::string sla = "standard";
   std::string sha256;
+  int32_t tensor_parallel = 1, expert_parallel = 1;
 };
+ModelTerms TermsOf(const server::ModelConfig& model);
+
+class MemberGroup;
 
 class Runtime {
  public:
   // InvalidArgument names the key that does not suit this machine.
   static absl::StatusOr<std::unique_ptr<Runtime>> Create(const server::Config& config);
+  // For a member of a group other than its leader; `sharers` of them have this host's memory.
+  static absl::StatusOr<std::unique_ptr<Runtime>> CreateMember(const server::Config& config,
+                                                               int32_t sharers);
+  ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
@@ -65,6 +76,11 @@ class Runtime {
   absl::StatusOr<std::shared_ptr<engine::EngineModel>> OpenModel(
       const std::string& name, const std::string& path, int32_t max_context, int64_t hot_keep_us,
       engine::EngineModelOptions more = {}, const ModelTerms& terms = {});
+  // Opens what a member of `group` (see CreateMember) has of a model that its leader names.
+  absl::StatusOr<std::shared_ptr<engine::EngineModel>> OpenShare(const engine::GroupModel& model,
+                                                                 parallel::Communicator* group);
+  // Null unless models are divided among devices: what the leader has exchanged.
+  const parallel::Communicator* group() const;
   // Opens the adapter at `path` for `base`; reads no matrices yet. The runtime must outlive it.
   absl::StatusOr<std::shared_ptr<const engine::Adapter>> OpenAdapter(
       const std::string& name, const std::string& path, int64_t hot_keep_us,
@@ -84,7 +100,15 @@ class Runtime {
   void set_write_images(bool write) { write_images_ = write; }
 
  private:
-  Runtime() = default;
+  Runtime();
+  // Its part of a device whose memory `sharers` have; `news` of a group's leader, else null.
+  static absl::StatusOr<std::unique_ptr<Runtime>> CreateAlone(
+      const server::Config& config, int32_t sharers, std::shared_ptr<engine::GroupNews> news);
+  weights::OpenOptions OpenOptionsOf(const std::string& name, const std::string& path);
+  // OpenModel, of a model that is divided.
+  absl::StatusOr<std::shared_ptr<engine::EngineModel>> OpenDivided(const weights::OpenOptions& open,
+                                                                   engine::EngineModelOptions more,
+                                                                   const ModelTerms& terms);
   absl::Status CreateKvCache(const server::Config& config);
   void SetStorage(const server::Config& config);
   void Tell(const std::string& subject, const std::string& message);
@@ -113,6 +137,8 @@ class Runtime {
   std::unique_ptr<kv::Cache> kv_cache_;
   std::unique_ptr<HistoryKeeper> history_;
   std::unique_ptr<tier::Scrubber> scrubber_;
+  std::shared_ptr<engine::GroupNews> group_news_;
+  std::unique_ptr<MemberGroup> group_;  // null: this device alone
 };
 
 // What `model` (or, for an empty one, the configuration) says about KV; not its speculation, whose

@@ -3,7 +3,6 @@
 // disk.
 #include <fmt/format.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +23,7 @@
 #include "cli/config_options.h"
 #include "cli/config_watch.h"
 #include "cli/engine_watch.h"
+#include "cli/member_group.h"
 #include "cli/model_argument.h"
 #include "cli/model_opener.h"
 #include "cli/port_lines.h"
@@ -35,6 +35,7 @@
 #include "obs/log_ring.h"
 #include "obs/metrics.h"
 #include "obs/trace.h"
+#include "parallel/mpi.h"
 #include "scheduler/scheduler.h"
 #include "server/admin.h"
 #include "server/api_handler.h"
@@ -65,14 +66,6 @@ constexpr int64_t kMostTellUs = 1'000'000;
 constexpr int kRestartSeconds = 2;
 
 uint64_t RandomSeed() { return std::random_device()() | uint64_t{std::random_device()()} << 32; }
-
-// Many connections need many descriptors; the hard limit is what the administrator allows.
-void RaiseFileLimit() {
-  rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
 
 class Server {
  public:
@@ -569,7 +562,9 @@ class Server {
 
 absl::Status Serve(const Invocation* invocation, const ConfigOptions* options) {
   ASSIGN_OR_RETURN(server::LoadedConfig loaded, options->Load(*invocation->io));
-  if (!loaded.config.server.supervise) {
+  if (IsFollowingProcess()) return FollowLeader(loaded.config, invocation->io);
+  // What mpirun has started cannot join its group a second time.
+  if (!loaded.config.server.supervise || parallel::MpiProcesses() > 1) {
     SupervisorLink alone(-1);
     return Server(invocation, options, std::move(loaded.config), {}, &alone).Run();
   }

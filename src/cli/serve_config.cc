@@ -1,5 +1,7 @@
 #include "cli/serve_config.h"
 
+#include <sys/resource.h>
+
 #include <fmt/format.h>
 
 #include <utility>
@@ -60,6 +62,13 @@ scheduler::SchedulerOptions Scheduling(const server::Config& config) {
   scheduling.tenant_running = config.scheduler.tenant_running;
   scheduling.tenants = Tenants(config);
   return scheduling;
+}
+
+void RaiseFileLimit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 }  // namespace terrace::cli

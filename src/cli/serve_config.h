@@ -21,6 +21,9 @@ scheduler::SchedulerOptions Scheduling(const server::Config& config);
 
 scheduler::TenantTable Tenants(const server::Config& config);
 
+// Many connections need many descriptors; the hard limit is what the administrator allows.
+void RaiseFileLimit();
+
 // Words with commas between, without the spaces around them.
 std::vector<std::string> SplitList(std::string_view text);
 

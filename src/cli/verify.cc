@@ -82,6 +82,7 @@ void AddVerifyCommand(Command root, Invocation* invocation) {
              {"NUMBER", "Threads (default: the processors that this process may use)"});
   ops.Flag("--no-rates", &options->no_rates, "Check only, do not measure");
   AddVerifyPerplexity(verify, invocation);
+  AddVerifyParallel(verify, invocation);
 }
 
 }  // namespace terrace::cli

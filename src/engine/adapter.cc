@@ -17,9 +17,9 @@ absl::StatusOr<std::shared_ptr<const Adapter>> Adapter::Create(
   const model::Architecture& architecture = base.architecture();
   const std::vector<model::TensorNeed>& tensors = architecture.tensors();
   if (architecture.config().share.size > 1) {
-    return absl::UnimplementedError(fmt::format(
-        "adapter '{}': model '{}' is divided among devices, which adapters cannot be", options.name,
-        base.name()));
+    return absl::UnimplementedError(
+        fmt::format("adapter '{}': model '{}' is divided among devices, which adapters cannot be",
+                    options.name, base.name()));
   }
   auto index_of = [&](std::string_view name) -> int32_t {
     for (size_t i = 0; i < tensors.size(); ++i) {

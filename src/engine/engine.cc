@@ -13,6 +13,8 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "engine/engine_rows.h"
+#include "engine/leader.h"
 #include "tier/page_trace.h"
 
 namespace terrace::engine {
@@ -291,55 +293,6 @@ bool AllFinite(std::span<const float> values) {
 
 }  // namespace
 
-// The rows of one forward pass, in the form that operators take.
-struct Engine::Rows {
-  std::vector<int32_t> tokens;
-  std::vector<int32_t> positions;
-  std::vector<int32_t> logit_rows;
-  std::vector<ops::SequenceRows> sequences;
-  std::vector<const Adapter*> adapters;  // each once
-  std::vector<model::AdapterRows> adapted;
-  bool uniform = false;
-
-  // Notes that the last `count` rows go through `adapter`.
-  void Adapt(const Adapter* adapter, int32_t count) {
-    const auto found = std::find(adapters.begin(), adapters.end(), adapter);
-    const auto index = static_cast<int32_t>(found - adapters.begin());
-    if (found == adapters.end()) adapters.push_back(adapter);
-    const int32_t first = static_cast<int32_t>(tokens.size()) - count;
-    if (!adapted.empty() && adapted.back().adapter == index &&
-        adapted.back().first + adapted.back().rows == first) {
-      adapted.back().rows += count;
-    } else {
-      adapted.push_back({first, count, index});
-    }
-  }
-
-  // A whole text that needs no KV.
-  void AppendText(std::span<const int32_t> text) {
-    const auto first = static_cast<int32_t>(tokens.size());
-    const auto count = static_cast<int32_t>(text.size());
-    tokens.insert(tokens.end(), text.begin(), text.end());
-    for (int32_t i = 0; i < count; ++i) positions.push_back(i);
-    sequences.push_back({first, count, 0, {}});
-    logit_rows.push_back(first + count - 1);
-  }
-
-  void Append(kv::Sequence& kv, std::span<const int32_t> new_tokens, const Adapter* adapter) {
-    ops::SequenceRows rows;
-    rows.first_row = static_cast<int32_t>(tokens.size());
-    rows.rows = static_cast<int32_t>(new_tokens.size());
-    rows.start = kv.length();
-    rows.blocks = kv.blocks();
-    for (size_t i = 0; i < new_tokens.size(); ++i) {
-      tokens.push_back(new_tokens[i]);
-      positions.push_back(rows.start + static_cast<int32_t>(i));
-    }
-    sequences.push_back(rows);
-    if (adapter != nullptr) Adapt(adapter, rows.rows);
-  }
-};
-
 Engine::Engine(ops::Backend* backend, tier::TierManager* manager, const Clock* clock)
     : backend_(backend), manager_(manager), clock_(clock) {}
 
@@ -365,13 +318,25 @@ absl::Status Engine::Forward(EngineModel& model, const Rows& rows,
                              std::span<const kv::Sequence* const> arriving,
                              const tier::CancelFlag* cancel, ops::Matrix* logits,
                              ops::Matrix* states, StepResult* step) {
-  const auto row_count = static_cast<int32_t>(rows.tokens.size());
-  const auto logit_count = static_cast<int32_t>(rows.logit_rows.size());
-  int32_t rank = 0;
-  for (const Adapter* adapter : rows.adapters) {
-    rank = std::max(rank, adapter->weights().max_rank());
+  RETURN_IF_ERROR(Prepare(model, rows.tokens.size(), rows.logit_rows.size(), rows.adapter_rank()));
+  if (leader_ != nullptr && model.group() != nullptr) {
+    // The other members are in the middle of the pass, too: it is not given up half way.
+    RETURN_IF_ERROR(leader_->Pass(AsGroupPass(model, rows), [&] {
+      return Compute(model, rows, {}, nullptr, logits, states, step);
+    }));
+  } else {
+    RETURN_IF_ERROR(Compute(model, rows, arriving, cancel, logits, states, step));
   }
-  RETURN_IF_ERROR(GrowWorkspace(model.architecture().WorkspaceBytes(row_count, logit_count, rank)));
+  if (backend_->host_addressable() || rows.logit_rows.empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(ToHost(logits, &host_logits_));
+  if (states != nullptr) RETURN_IF_ERROR(ToHost(states, &host_states_));
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Compute(EngineModel& model, const Rows& rows,
+                             std::span<const kv::Sequence* const> arriving,
+                             const tier::CancelFlag* cancel, ops::Matrix* logits,
+                             ops::Matrix* states, StepResult* step) {
   // Everything that is missing starts to move now, in the order in which it will be needed.
   manager_->Prefetch(model.weights().tier_id(), 0,
                      static_cast<uint32_t>(model.weights().segments().size()),
@@ -384,14 +349,14 @@ absl::Status Engine::Forward(EngineModel& model, const Rows& rows,
   const uint64_t loaded_before = manager_->LoadedBytes(model.weights().tier_id());
   model::ForwardInput input;
   input.tokens = rows.tokens;
-  input.batch.rows = row_count;
+  input.batch.rows = static_cast<int32_t>(rows.tokens.size());
   input.batch.positions = rows.positions;
   input.batch.sequences = rows.sequences;
   input.kv = model.kv_geometry();
   input.logit_rows = rows.logit_rows;
   input.states = states;
   input.adapters = rows.adapted;
-  input.adapter_rank = rank;
+  input.adapter_rank = rows.adapter_rank();
   backend_->SetUniform(rows.uniform);
   input.group = model.group();
   PinnedWeights provider(model, rows.adapters, backend_, manager_, clock_, arriving, cancel);
@@ -407,9 +372,6 @@ absl::Status Engine::Forward(EngineModel& model, const Rows& rows,
     return result.status();
   }
   *logits = *result;
-  if (backend_->host_addressable() || logit_count == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(ToHost(logits, &host_logits_));
-  if (states != nullptr) RETURN_IF_ERROR(ToHost(states, &host_states_));
   return absl::OkStatus();
 }
 

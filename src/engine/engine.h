@@ -27,6 +27,9 @@ class PageTrace;
 
 namespace terrace::engine {
 
+class Leader;
+struct GroupPass;
+
 // One sequence's part of a step: `tokens` are appended at the end of `kv`; if `want_logits`, the
 // logits after the last of them are computed. The last `guessed` of the tokens are guesses: logits
 // are computed after the token before them and after each of them, and they are not committed; the
@@ -84,6 +87,15 @@ class Engine {
   // that is none.
   absl::StatusOr<std::vector<float>> Embed(EngineModel& model, std::span<const int32_t> tokens);
 
+  // As the leader of a group: passes of models that are divided among it are computed by all
+  // members. Null for none. Set before the first step; must outlive the engine's use.
+  void set_leader(Leader* leader) { leader_ = leader; }
+  // As another member of one: makes room for `pass`, and computes it with KV in `blocks`, by
+  // sequence. ResourceExhausted; or the errors of Step.
+  absl::Status PreparePass(const EngineModel& model, const GroupPass& pass);
+  absl::Status RunPass(EngineModel& model, const GroupPass& pass,
+                       std::span<const std::vector<std::byte*>> blocks);
+
   tier::TierManager* manager() const { return manager_; }
   // Read by the scheduler on any thread.
   uint64_t workspace_bytes() const { return workspace_bytes_.load(std::memory_order_relaxed); }
@@ -95,9 +107,15 @@ class Engine {
 
  private:
   struct Rows;
+  static GroupPass AsGroupPass(const EngineModel& model, const Rows& rows);
   // `arriving`: entries' KV that is waited for layer by layer. Adds waits to `result`.
   // `logits` and `states` can be read and changed on the host until the next call.
   absl::Status Forward(EngineModel& model, const Rows& rows,
+                       std::span<const kv::Sequence* const> arriving,
+                       const tier::CancelFlag* cancel, ops::Matrix* logits, ops::Matrix* states,
+                       StepResult* result);
+  // The same at one device, logits left in its memory. REQUIRES: a workspace that is large enough.
+  absl::Status Compute(EngineModel& model, const Rows& rows,
                        std::span<const kv::Sequence* const> arriving,
                        const tier::CancelFlag* cancel, ops::Matrix* logits, ops::Matrix* states,
                        StepResult* result);
@@ -105,6 +123,9 @@ class Engine {
   absl::Status ToHost(ops::Matrix* matrix, std::vector<float>* host);
   absl::StatusOr<StepResult> StepEncoder(EngineModel& model, std::span<const StepEntry> entries,
                                          const tier::CancelFlag* cancel);
+  // Makes the workspace large enough for so many rows, and sees that a pass of a divided model will
+  // not fail for want of room in the middle, where the other members wait.
+  absl::Status Prepare(const EngineModel& model, size_t rows, size_t logit_rows, int32_t rank);
   // Makes the workspace at least `bytes` large.
   absl::Status GrowWorkspace(uint64_t bytes);
 
@@ -112,6 +133,7 @@ class Engine {
   tier::TierManager* manager_;
   const Clock* clock_;
   tier::PageTrace* page_trace_ = nullptr;
+  Leader* leader_ = nullptr;
   tier::DeviceBuffer workspace_;
   // Where the host can't reach those in the workspace.
   std::vector<float> host_logits_, host_states_;

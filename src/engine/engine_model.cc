@@ -78,7 +78,7 @@ absl::StatusOr<std::shared_ptr<EngineModel>> EngineModel::Create(
                     config.vocab_size));
   }
   out->speculation_ = speculation;
-  out->group_ = options.group;
+  out->seat_ = std::move(options.seat);
   out->kv_geometry_.dtype = options.kv_dtype;
   out->kv_geometry_.layers = config.encoder ? 0 : config.layer_count();  // encoders keep none
   out->kv_geometry_.kv_heads = config.kv_heads;

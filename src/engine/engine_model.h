@@ -38,14 +38,19 @@ struct SpeculationOptions {
   std::shared_ptr<EngineModel> draft;
 };
 
+// Of a model that is one member's share: the group that it is computed with.
+struct GroupSeat {
+  parallel::Communicator* group = nullptr;  // must outlive the model; null: the model is whole
+  uint32_t id = 0;                          // what the group's leader calls the model
+  std::shared_ptr<const void> keeper;       // let go of when the model is gone; may be null
+};
+
 struct EngineModelOptions {
   std::string name;
   int32_t max_context = 0;  // 0: what the model was trained for; larger values are refused
   ops::KvDType kv_dtype = ops::KvDType::kF16;
   SpeculationOptions speculation;
-  // Of a model that is a member's share: the group that it is computed with. Must outlive the
-  // model.
-  parallel::Communicator* group = nullptr;
+  GroupSeat seat;
 };
 
 // "f16", "i8", "f32": as configured.
@@ -69,7 +74,8 @@ class EngineModel {
   int32_t vocab_size() const { return architecture_->config().vocab_size; }
   int32_t max_context() const { return max_context_; }
   const SpeculationOptions& speculation() const { return speculation_; }
-  parallel::Communicator* group() const { return group_; }
+  parallel::Communicator* group() const { return seat_.group; }
+  uint32_t group_id() const { return seat_.id; }
   // A tensor of architecture().tensors(), as it lies in its segment.
   struct Binding {
     uint32_t segment = 0;
@@ -101,7 +107,7 @@ class EngineModel {
   std::string name_;
   int32_t max_context_ = 0;
   SpeculationOptions speculation_;
-  parallel::Communicator* group_ = nullptr;
+  GroupSeat seat_;
   std::unique_ptr<weights::ModelWeights> weights_;
   std::unique_ptr<model::Architecture> architecture_;
   ops::KvGeometry kv_geometry_;

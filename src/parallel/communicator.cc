@@ -15,7 +15,7 @@ std::span<float> Run(std::span<float> values, const IndexRange& range) {
 
 absl::Status Communicator::Swap(int32_t to, std::span<const float> send, int32_t from,
                                 std::span<float> receive) {
-  RETURN_IF_ERROR(Exchange(to, std::as_bytes(send), from, std::as_writable_bytes(receive)));
+  RETURN_IF_ERROR(Exchange(to, std::as_bytes(send), from, std::as_writable_bytes(receive), false));
   sent_bytes_.fetch_add(send.size_bytes(), std::memory_order_relaxed);
   received_bytes_.fetch_add(receive.size_bytes(), std::memory_order_relaxed);
   return absl::OkStatus();
@@ -71,21 +71,31 @@ absl::Status Communicator::GatherParts(std::span<float> values, std::span<const 
 }
 
 absl::Status Communicator::Broadcast(int32_t from, std::span<std::byte> bytes) {
-  const int32_t count = size(), me = rank();
-  // In each step one member gets them, all others exchange nothing.
-  for (int32_t step = 1; step < count; ++step) {
-    const int32_t to = (me + step) % count, source = (me + count - step) % count;
-    const std::span<const std::byte> send = me == from ? bytes : std::span<const std::byte>();
-    const std::span<std::byte> receive = source == from ? bytes : std::span<std::byte>();
-    RETURN_IF_ERROR(Exchange(to, send, source, receive));
+  if (rank() != from) return Exchange(kNobody, {}, from, bytes, /*endless=*/true);
+  for (int32_t to = 0; to < size(); ++to) {
+    if (to == from) continue;
+    RETURN_IF_ERROR(Exchange(to, bytes, kNobody, {}, /*endless=*/false));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<int32_t> Communicator::FirstToRefuse(bool refuse) {
+  const int32_t count = size(), me = rank();
+  const std::byte mine{refuse};
+  int32_t first = refuse ? me : kNobody;
+  for (int32_t step = 1; step < count; ++step) {
+    const int32_t from = (me + count - step) % count;
+    std::byte theirs{};
+    RETURN_IF_ERROR(Exchange((me + step) % count, {&mine, 1}, from, {&theirs, 1}, false));
+    if (theirs != std::byte{} && (first == kNobody || from < first)) first = from;
+  }
+  return first;
 }
 
 absl::Status Communicator::Barrier() {
   const int32_t count = size(), me = rank();
   for (int32_t step = 1; step < count; step *= 2) {
-    RETURN_IF_ERROR(Exchange((me + step) % count, {}, (me + count - step) % count, {}));
+    RETURN_IF_ERROR(Exchange((me + step) % count, {}, (me + count - step) % count, {}, false));
   }
   return absl::OkStatus();
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/index_range.h"
 
 namespace terrace::parallel {
@@ -44,24 +45,33 @@ class Communicator {
   // Member r has filled values[parts[r]]; afterwards all members have all parts, of any sizes. All
   // members together send size - 1 times the parts' bytes.
   absl::Status AllGather(std::span<float> values, std::span<const IndexRange> parts);
-  // `bytes` of member `from`, at all members.
+  // `bytes` of member `from`, at all members, which wait for them without end: a group may have
+  // nothing to do for long.
   absl::Status Broadcast(int32_t from, std::span<std::byte> bytes);
   // Returns when all members have called it.
   absl::Status Barrier();
+  // The lowest rank of the members that `refuse`, the same at all members; kNobody if none does.
+  static constexpr int32_t kNobody = -1;
+  absl::StatusOr<int32_t> FirstToRefuse(bool refuse);
 
   // Tells the other members that this one will not go on, so that they need not wait; `why` is what
-  // they are told. The group is of no use afterwards.
+  // they are told. The group is of no use afterwards, until all have recovered.
   virtual void GiveUp(const absl::Status& why) = 0;
+  // After a call that failed, or GiveUp: waits until all members have come here, and makes the
+  // group fit for use again. Unimplemented where that is not to be had.
+  virtual absl::Status Recover() {
+    return absl::UnimplementedError("the group has to be started again");
+  }
 
   // Thread-safe.
   Traffic traffic() const;
 
  protected:
-  // Sends to member `to` and receives from member `from` (neither this one), both exactly as many
-  // bytes as given; sizes may be 0. Returns when both are done or one has failed; the spans are not
-  // used any more then.
+  // Sends to member `to` and receives from member `from` (neither this one; kNobody: does not),
+  // both exactly as many bytes as given; sizes may be 0. Returns when both are done or one has
+  // failed; the spans are not used any more then. `endless`: however long that takes.
   virtual absl::Status Exchange(int32_t to, std::span<const std::byte> send, int32_t from,
-                                std::span<std::byte> receive) = 0;
+                                std::span<std::byte> receive, bool endless) = 0;
 
  private:
   absl::Status GatherParts(std::span<float> values, std::span<const IndexRange> parts);

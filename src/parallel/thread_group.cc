@@ -17,11 +17,12 @@ class ThreadGroup::Member final : public Communicator {
     group_->GiveUp(absl::UnavailableError(
         fmt::format("member {} of the group gave up: {}", rank_, Message(why))));
   }
+  absl::Status Recover() override { return group_->Recover(); }
 
  protected:
   absl::Status Exchange(int32_t to, std::span<const std::byte> send, int32_t from,
-                        std::span<std::byte> receive) override {
-    return group_->Exchange(rank_, to, send, from, receive);
+                        std::span<std::byte> receive, bool endless) override {
+    return group_->Exchange(rank_, to, send, from, receive, endless);
   }
 
  private:
@@ -41,10 +42,24 @@ ThreadGroup::~ThreadGroup() = default;
 
 Communicator& ThreadGroup::member(int32_t rank) { return *members_[static_cast<size_t>(rank)]; }
 
-void ThreadGroup::Reset() {
+absl::Status ThreadGroup::Recover() {
   absl::MutexLock lock(&mutex_);
-  broken_ = absl::OkStatus();
-  for (Box& box : boxes_) box = {};
+  if (++recovering_ == members_.size()) {
+    recovering_ = 0;
+    ++recovered_;
+    broken_ = absl::OkStatus();
+    for (Box& box : boxes_) box = {};
+    changed_.SignalAll();
+    return absl::OkStatus();
+  }
+  const absl::Time deadline = absl::Now() + patience_;
+  const uint64_t before = recovered_;
+  while (recovered_ == before) {
+    if (!changed_.WaitWithDeadline(&mutex_, deadline) || recovered_ != before) continue;
+    --recovering_;
+    return absl::DeadlineExceededError("a member of the group does not come back");
+  }
+  return absl::OkStatus();
 }
 
 void ThreadGroup::GiveUp(const absl::Status& why) {
@@ -57,8 +72,9 @@ void ThreadGroup::Break(const absl::Status& why) {
   changed_.SignalAll();
 }
 
-absl::Status ThreadGroup::Await(const Box& box, bool empty, int32_t me, int32_t other) {
-  const absl::Time deadline = absl::Now() + patience_;
+absl::Status ThreadGroup::Await(const Box& box, bool empty, int32_t me, int32_t other,
+                                bool endless) {
+  const absl::Time deadline = endless ? absl::InfiniteFuture() : absl::Now() + patience_;
   // A message that is being copied is past the point at which a broken group could take it back.
   while (box.state == Box::State::kCopying ||
          (broken_.ok() && (box.state == Box::State::kEmpty) != empty)) {
@@ -73,9 +89,10 @@ absl::Status ThreadGroup::Await(const Box& box, bool empty, int32_t me, int32_t 
   return (box.state == Box::State::kEmpty) == empty ? absl::OkStatus() : broken_;
 }
 
-absl::Status ThreadGroup::Receive(int32_t me, int32_t from, std::span<std::byte> receive) {
+absl::Status ThreadGroup::Receive(int32_t me, int32_t from, std::span<std::byte> receive,
+                                  bool endless) {
   Box& box = BoxOf(from, me);
-  RETURN_IF_ERROR(Await(box, false, me, from));
+  RETURN_IF_ERROR(Await(box, false, me, from, endless));
   if (box.bytes.size() != receive.size()) {
     Break(absl::InternalError(fmt::format("member {} sent {} bytes where member {} expected {}",
                                           from, box.bytes.size(), me, receive.size())));
@@ -92,15 +109,17 @@ absl::Status ThreadGroup::Receive(int32_t me, int32_t from, std::span<std::byte>
 }
 
 absl::Status ThreadGroup::Exchange(int32_t me, int32_t to, std::span<const std::byte> send,
-                                   int32_t from, std::span<std::byte> receive) {
+                                   int32_t from, std::span<std::byte> receive, bool endless) {
   absl::MutexLock lock(&mutex_);
   if (!broken_.ok()) return broken_;
+  if (to == Communicator::kNobody) return Receive(me, from, receive, endless);
   Box& box = BoxOf(me, to);
   box.bytes = send;
   box.state = Box::State::kFull;
   changed_.SignalAll();
-  absl::Status status = Receive(me, from, receive);
-  const absl::Status taken = Await(box, true, me, to);
+  absl::Status status;
+  if (from != Communicator::kNobody) status = Receive(me, from, receive, endless);
+  const absl::Status taken = Await(box, true, me, to, endless);
   if (box.state == Box::State::kFull) box.state = Box::State::kEmpty;  // taken back
   return status.ok() ? taken : status;
 }

@@ -28,9 +28,6 @@ class ThreadGroup {
   int32_t size() const { return static_cast<int32_t>(members_.size()); }
   // Member `rank`, whose owner this is.
   Communicator& member(int32_t rank);
-  // After a member has given up: makes the group fit for use again. REQUIRES: no member is in a
-  // call.
-  void Reset();
 
  private:
   class Member;
@@ -41,13 +38,14 @@ class ThreadGroup {
   };
 
   absl::Status Exchange(int32_t me, int32_t to, std::span<const std::byte> send, int32_t from,
-                        std::span<std::byte> receive);
-  absl::Status Receive(int32_t me, int32_t from, std::span<std::byte> receive)
+                        std::span<std::byte> receive, bool endless);
+  absl::Status Receive(int32_t me, int32_t from, std::span<std::byte> receive, bool endless)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GiveUp(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Recover() ABSL_LOCKS_EXCLUDED(mutex_);
   void Break(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits until `box` is (or is not) empty. Not OK if the group is broken or it took too long.
-  absl::Status Await(const Box& box, bool empty, int32_t me, int32_t other)
+  absl::Status Await(const Box& box, bool empty, int32_t me, int32_t other, bool endless)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Box& BoxOf(int32_t from, int32_t to) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return boxes_[static_cast<size_t>(from) * members_.size() + static_cast<size_t>(to)];
@@ -59,6 +57,8 @@ class ThreadGroup {
   absl::CondVar changed_;
   std::vector<Box> boxes_ ABSL_GUARDED_BY(mutex_);
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
+  size_t recovering_ ABSL_GUARDED_BY(mutex_) = 0;   // members that wait in Recover
+  uint64_t recovered_ ABSL_GUARDED_BY(mutex_) = 0;  // times that all have
 };
 
 }  // namespace terrace::parallel

@@ -124,6 +124,8 @@ void SchedulerImpl::FindKvLocked(ModelQueue* queue, LiveRequest* live, bool load
 }
 
 void SchedulerImpl::StartLoadLocked(ModelQueue* queue, LiveRequest* live, kv::Cache::Found found) {
+  // The other members of a group could not load their parts of it.
+  if (queue->model->group() != nullptr) return;
   const bool host = !found.host.empty();
   const bool disk = !host && !found.stored.empty();
   if (!host && !disk && found.beyond.empty()) return;

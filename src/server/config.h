@@ -40,6 +40,8 @@ struct ModelConfig {
   double rollback_errors = 0.05;  // share of errors at which it gets no more of them
   std::string sha256;             // of a URL's file; empty: not checked
   std::string rerank = "auto";    // auto, vectors or judge
+  // Devices that divide attention and FFNs of the model among themselves, and its experts; 1: none.
+  int32_t tensor_parallel = 1, expert_parallel = 1;
   std::string base;               // of an adapter: the entry that it is for; empty: a model
 };
 

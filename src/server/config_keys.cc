@@ -430,6 +430,15 @@ const ModelConfigKey kModelKeys[] = {
        return SetChoice(t, {"off", "ngram"}, &m->speculation);
      },
      [](InModel m) { return m.speculation; }},
+    {"tensor_parallel", "number", "1",
+     "Devices that divide the model's attention, FFNs and vocabulary among themselves "
+     "(PARALLEL.md). All models that are divided have the same number of devices.",
+     [](string_view t, ModelConfig* m) { return SetInteger(t, 1, 64, &m->tensor_parallel); },
+     [](InModel m) { return fmt::format("{}", m.tensor_parallel); }},
+    {"expert_parallel", "number", "1",
+     "Devices that divide the model's experts among themselves, each expert whole.",
+     [](string_view t, ModelConfig* m) { return SetInteger(t, 1, 64, &m->expert_parallel); },
+     [](InModel m) { return fmt::format("{}", m.expert_parallel); }},
     {"speculation_tokens", "number", "4", "Most tokens guessed at once.",
      [](string_view t, ModelConfig* m) { return SetInteger(t, 1, 15, &m->speculation_tokens); },
      [](InModel m) { return fmt::format("{}", m.speculation_tokens); }},

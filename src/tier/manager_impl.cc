@@ -401,6 +401,7 @@ absl::StatusOr<DeviceBuffer> TierManagerImpl::Allocate(const Owner& owner, uint6
 }
 
 void TierManagerImpl::FreeBuffer(std::byte* data) {
+  if (options_.freed) options_.freed(data);
   absl::MutexLock lock(&mutex_);
   auto found = buffers_.find(data);
   DeviceRange range = std::move(found->second);

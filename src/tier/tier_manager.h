@@ -54,6 +54,9 @@ struct TierManagerOptions {
   // comes beyond is used and is the first to go again, so that one long prompt, which needs nearly
   // all of them, does not push out those that are needed all the time.
   uint64_t expert_upload_bytes = UINT64_MAX;
+  // Told, on any thread, the address of each piece of memory that Allocate gave, before anyone else
+  // may have it. May be empty.
+  std::function<void(const std::byte*)> freed;
 };
 
 struct SegmentState {

@@ -37,7 +37,7 @@ class Group {
     models_.clear();
     for (int32_t r = 0; r < size(); ++r) {
       EngineModelOptions more;
-      more.group = &group_.member(r);
+      more.seat.group = &group_.member(r);
       weights::OpenOptions open;
       open.part = PartOfMember({r, size(), tensor, experts});
       models_.push_back(rigs_[static_cast<size_t>(r)]->Open(path, "m", false, more, open));

@@ -9,6 +9,7 @@
 #include <boost/json.hpp>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <span>
@@ -111,9 +112,10 @@ class Rig {
   // `variant` "ref", the name of a CPU variant, or a device with memory of its own: "opencl" (see
   // HaveOpenCl), or "sim" with the best CPU variant. `deterministic`: a row's result does not
   // depend on how many others are computed with it, as tests need that compare batches exactly.
+  // `freed`: see tier::TierManagerOptions.
   Rig(const std::string& variant, uint64_t budget_bytes, int threads = 2,
-      bool deterministic = false)
-      : team_(threads), cpu_(device::CreateCpuDevice()) {
+      bool deterministic = false, std::function<void(const std::byte*)> freed = nullptr)
+      : freed_(std::move(freed)), team_(threads), cpu_(device::CreateCpuDevice()) {
     device::Device* device = cpu_.get();
     if (variant == "opencl") {
       device = SharedOpenCl();
@@ -172,6 +174,7 @@ class Rig {
   void Begin(device::Device* device, uint64_t budget_bytes) {
     tier::TierManagerOptions options;
     options.device_budget_bytes = budget_bytes;
+    options.freed = freed_;
     auto manager = tier::TierManager::Create(options, device, &clock_);
     EXPECT_TRUE(manager.ok()) << manager.status();
     manager_ = *std::move(manager);
@@ -179,6 +182,7 @@ class Rig {
   }
 
   TempFolder images_;
+  const std::function<void(const std::byte*)> freed_;
   RealClock clock_;
   ThreadTeam team_;
   std::unique_ptr<device::Device> cpu_;  // or the one that was given

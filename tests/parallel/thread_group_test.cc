@@ -127,8 +127,8 @@ TEST(ThreadGroup, TellsTheOthersWhenOneGivesUp) {
   }
   std::vector<float> values(8);
   EXPECT_TRUE(absl::IsUnavailable(group.member(1).AllReduce(values)));
-  group.Reset();
   ExpectAllOk(RunAll(group, [&](Communicator& me) -> absl::Status {
+    RETURN_IF_ERROR(me.Recover());
     std::vector<float> again(8, 1.0f);
     RETURN_IF_ERROR(me.AllReduce(again));
     EXPECT_THAT(again, testing::Each(3.0f));
@@ -147,6 +147,13 @@ TEST(ThreadGroup, DoesNotWaitForeverForAMemberThatIsGone) {
     EXPECT_TRUE(absl::IsDeadlineExceeded(statuses[r])) << statuses[r];
     EXPECT_THAT(Message(statuses[r]), testing::HasSubstr("for member 2"));
   }
+}
+
+TEST(ThreadGroup, DoesNotRecoverWithoutAMember) {
+  ThreadGroup group(2, absl::Milliseconds(20));
+  group.member(0).GiveUp(absl::InternalError("its device is lost"));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(group.member(0).Recover()));
+  EXPECT_TRUE(absl::IsUnavailable(group.member(0).Barrier()));
 }
 
 TEST(ThreadGroup, RefusesMembersThatDoNotAgree) {

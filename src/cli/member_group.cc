@@ -1,0 +1,126 @@
+#include "cli/member_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+#include <utility>
+
+#include "base/status.h"
+#include "cli/runtime.h"
+#include "device/cpu/cpu_info.h"
+#include "engine/follower.h"
+#include "parallel/mpi.h"
+
+namespace terrace::cli {
+namespace {
+
+// Follows as a member of `group`, with the parts of `runtime`.
+absl::Status Follow(parallel::Communicator* group, Runtime* runtime,
+                    const std::function<void(const std::string&)>& notice) {
+  engine::Follower follower(
+      group, &runtime->engine(),
+      [&](const engine::GroupModel& model) { return runtime->OpenShare(model, group); }, notice);
+  return follower.Run();
+}
+
+absl::StatusOr<std::unique_ptr<parallel::Communicator>> JoinProcesses(int32_t size) {
+  ASSIGN_OR_RETURN(std::unique_ptr<parallel::Communicator> group, parallel::JoinMpiGroup());
+  if (group->size() == size) return group;
+  return absl::InternalError(
+      fmt::format("MPI says {} processes, the environment {}", group->size(), size));
+}
+
+}  // namespace
+
+absl::StatusOr<int32_t> GroupSize(const server::Config& config) {
+  int32_t size = 1;
+  for (const server::ModelConfig& model : config.models) {
+    for (const int32_t devices : {model.tensor_parallel, model.expert_parallel}) {
+      if (devices == 1) continue;
+      if (size != 1 && devices != size) {
+        return absl::InvalidArgumentError(
+            fmt::format("models: '{}' is divided among {} devices, and others among {}; all that "
+                        "are divided must have the same number",
+                        model.name, devices, size));
+      }
+      size = devices;
+    }
+  }
+  const int32_t processes = parallel::MpiProcesses();
+  if (processes > 1 && processes != size) {
+    return absl::InvalidArgumentError(
+        fmt::format("mpirun has started {} processes, but the models are divided among {} devices",
+                    processes, size));
+  }
+  return size;
+}
+
+server::Config ConfigOfMember(server::Config config, int32_t rank, int32_t size) {
+  if (parallel::MpiProcesses() == 1) {
+    const int32_t threads = config.device.threads > 0 ? config.device.threads : CpuCount();
+    config.device.threads = std::max(1, threads / size + (rank < threads % size ? 1 : 0));
+    config.device.number += rank;
+  } else {
+    config.device.number += parallel::MpiLocalRank();
+  }
+  if (rank == 0) return config;
+  config.kv.disk_bytes = 0;
+  config.kv.host_bytes = 0;
+  config.kv.remote.clear();
+  config.memory.trace_pages = false;
+  return config;
+}
+
+absl::StatusOr<std::unique_ptr<MemberGroup>> MemberGroup::Create(
+    const server::Config& config, int32_t size, std::shared_ptr<engine::GroupNews> news,
+    const std::function<void(const std::string&)>& notice) {
+  std::unique_ptr<MemberGroup> group(new MemberGroup());
+  if (parallel::MpiProcesses() > 1) {
+    ASSIGN_OR_RETURN(group->process_, JoinProcesses(size));
+    group->leader_ = std::make_unique<engine::Leader>(group->process_.get(), std::move(news));
+    return group;
+  }
+  group->threads_ = std::make_unique<parallel::ThreadGroup>(size);
+  for (int32_t rank = 1; rank < size; ++rank) {
+    absl::StatusOr<std::unique_ptr<Runtime>> member =
+        Runtime::CreateMember(ConfigOfMember(config, rank, size), size);
+    if (!member.ok()) {
+      return WithContext(member.status(), fmt::format("device {} of {}", rank + 1, size));
+    }
+    group->members_.push_back(*std::move(member));
+  }
+  for (int32_t rank = 1; rank < size; ++rank) {
+    Runtime* runtime = group->members_[static_cast<size_t>(rank) - 1].get();
+    parallel::Communicator* member = &group->threads_->member(rank);
+    group->followers_.emplace_back([runtime, member, notice] {
+      const absl::Status status = Follow(member, runtime, notice);
+      if (!status.ok()) notice(std::string(Message(status)));
+    });
+  }
+  group->leader_ = std::make_unique<engine::Leader>(&group->threads_->member(0), std::move(news));
+  return group;
+}
+
+MemberGroup::~MemberGroup() {
+  leader_.reset();
+  for (std::thread& follower : followers_) follower.join();
+}
+
+bool IsFollowingProcess() { return parallel::MpiProcesses() > 1 && parallel::MpiRank() > 0; }
+
+absl::Status FollowLeader(const server::Config& config, Io* io) {
+  ASSIGN_OR_RETURN(const int32_t size, GroupSize(config));
+  ASSIGN_OR_RETURN(std::unique_ptr<parallel::Communicator> group, JoinProcesses(size));
+  absl::StatusOr<std::unique_ptr<Runtime>> runtime =
+      Runtime::CreateMember(ConfigOfMember(config, group->rank(), size), 1);
+  if (!runtime.ok()) {
+    group->GiveUp(runtime.status());
+    return runtime.status();
+  }
+  return Follow(group.get(), runtime->get(), [io](const std::string& message) {
+    *io->err << fmt::format("terrace: {}\n", message);
+  });
+}
+
+}  // namespace terrace::cli
