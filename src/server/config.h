@@ -42,7 +42,7 @@ struct ModelConfig {
   std::string rerank = "auto";    // auto, vectors or judge
   // Devices that divide attention and FFNs of the model among themselves, and its experts; 1: none.
   int32_t tensor_parallel = 1, expert_parallel = 1;
-  std::string base;               // of an adapter: the entry that it is for; empty: a model
+  std::string base;  // of an adapter: the entry that it is for; empty: a model
 };
 
 // One entry of `tenants`.

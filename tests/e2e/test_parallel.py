@@ -63,8 +63,9 @@ def test_what_cannot_be_divided_is_said(servers):
 
 
 def verify(command, *arguments):
+    terrace = str(server_process.default_binary())
     done = subprocess.run(
-        [*command, str(server_process.default_binary()), "verify", "parallel", *arguments, "--json"],
+        [*command, terrace, "verify", "parallel", *arguments, "--json"],
         capture_output=True,
         text=True,
         timeout=240,
