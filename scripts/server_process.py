@@ -54,9 +54,10 @@ class Answer:
 
 
 class ServerProcess:
-    def __init__(self, config, folder, binary=None):
+    def __init__(self, config, folder, binary=None, launcher=()):
         """`config` is what terrace.yaml would hold; ports are chosen here unless it names them.
-        `folder` gets the file, the log and, unless configured otherwise, the model store."""
+        `folder` gets the file, the log and, unless configured otherwise, the model store.
+        `launcher` is the command that starts it, such as mpirun."""
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.config = {key: value for key, value in config.items()}
@@ -69,6 +70,7 @@ class ServerProcess:
         store = {"disk": {"path": str(self.folder / "store")}}
         self.config.setdefault("storage", store)
         self.binary = pathlib.Path(binary or default_binary()).absolute()
+        self.launcher = launcher
         self.log_path = self.folder / "server.log"
         self.process = None
 
@@ -95,7 +97,7 @@ class ServerProcess:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TERRACE_")}
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
-                [str(self.binary), "serve", "--config", str(path)],
+                [*self.launcher, str(self.binary), "serve", "--config", str(path)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

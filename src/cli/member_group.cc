@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
 #include <ostream>
 #include <utility>
 
@@ -111,6 +112,10 @@ bool IsFollowingProcess() { return parallel::MpiProcesses() > 1 && parallel::Mpi
 
 absl::Status FollowLeader(const server::Config& config, Io* io) {
   ASSIGN_OR_RETURN(const int32_t size, GroupSize(config));
+  // mpirun hands signals to all processes; the leader, which has requests to end, says when to
+  // stop.
+  std::signal(SIGTERM, SIG_IGN);
+  std::signal(SIGINT, SIG_IGN);
   ASSIGN_OR_RETURN(std::unique_ptr<parallel::Communicator> group, JoinProcesses(size));
   absl::StatusOr<std::unique_ptr<Runtime>> runtime =
       Runtime::CreateMember(ConfigOfMember(config, group->rank(), size), 1);

@@ -289,10 +289,13 @@ class Reader {
             fmt::format("base of '{}': '{}' is {}", adapter.name, adapter.base,
                         base == models.end() ? "no entry of models" : "an adapter itself"));
     }
-    const std::pair<string_view, bool> others[] = {{"max_context", adapter.max_context != 0},
-                                                   {"kv_dtype", !adapter.kv_dtype.empty()},
-                                                   {"speculation", adapter.speculation != "off"},
-                                                   {"sha256", !adapter.sha256.empty()}};
+    const std::pair<string_view, bool> others[] = {
+        {"max_context", adapter.max_context != 0},
+        {"kv_dtype", !adapter.kv_dtype.empty()},
+        {"speculation", adapter.speculation != "off"},
+        {"sha256", !adapter.sha256.empty()},
+        {"tensor_parallel", adapter.tensor_parallel > 1},
+        {"expert_parallel", adapter.expert_parallel > 1}};
     for (const auto& [key, set] : others) {
       if (!set) continue;
       Error("models", fmt::format("'{}' is an adapter: {} is that of its base", adapter.name, key));

@@ -105,6 +105,25 @@ def test_processes_compute_what_one_does(model, devices, arguments):
     assert threads["sent_bytes"] == processes["sent_bytes"]
 
 
+def test_processes_serve_together(tmp_path):
+    model = str(TINY["tiny-llama"])
+    config = {
+        "models": [
+            {"name": "divided", "source": model, "tensor_parallel": 2},
+            {"name": "whole", "source": model},
+        ],
+        "device": PLAIN | {"threads": 1},
+        "memory": {"device_budget": "64MiB"},
+    }
+    server = server_process.ServerProcess(config, tmp_path, launcher=mpirun(2))
+    server.start()
+    try:
+        for _ in range(2):
+            assert answer(server, "divided") == answer(server, "whole")
+    finally:
+        server.stop()
+
+
 def test_processes_must_be_as_many_as_devices():
     path = str(GOLDEN / "arch" / "llama.gguf")
     with pytest.raises(AssertionError, match="mpirun has started 3 processes"):
