@@ -1,4 +1,4 @@
-"""Checkpoints' folders as a user has them who fetched them: hard cases A07 and A10 over real HTTP."""
+"""Folders of checkpoints as a user has them who fetched them: hard cases A07 and A10 over HTTP."""
 
 import json
 import shutil
