@@ -166,7 +166,7 @@ class MpiGroup final : public Communicator {
     int done = 0;
     Opaque ignored;
     if (mpi_.test(request, &done, status == nullptr ? &ignored : status) != 0) {
-      return absl::UnavailableError("MPI has lost a member of the group");
+      return absl::UnavailableError("a message between members of the group failed in MPI");
     }
     return done != 0;
   }

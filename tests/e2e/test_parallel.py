@@ -105,6 +105,46 @@ def test_processes_compute_what_one_does(model, devices, arguments):
     assert threads["sent_bytes"] == processes["sent_bytes"]
 
 
+def members(processes, what):
+    tool = server_process.default_binary().parent / "terrace_mpi_member"
+    done = subprocess.run(
+        [*mpirun(processes), str(tool), what],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    lines = [line.split(" ", 3) for line in done.stdout.splitlines() if line[:1].isdigit()]
+    return {int(rank): (int(sent), code, text) for rank, sent, code, text in lines}
+
+
+@pytest.mark.parametrize("processes", [2, 3, 4])
+def test_processes_sum_gather_and_broadcast(processes):
+    told = members(processes, "exchange")
+    assert {code for _, code, _ in told.values()} == {"OK"}, told
+    others = processes - 1
+    sent = sum(sent for sent, _, _ in told.values())
+    assert sent == 4 * others * (2 * 1001 + processes * processes)
+
+
+def test_processes_are_told_when_one_gives_up():
+    told = members(3, "give-up")
+    for rank in (0, 1):
+        assert told[rank][1] == "UNAVAILABLE", told
+        assert "member 2 of the group gave up: no room in layer 3" in told[rank][2]
+
+
+def test_processes_do_not_wait_forever():
+    told = members(2, "silent")
+    assert told[0][1] == "DEADLINE_EXCEEDED", told
+    assert "for member 1" in told[0][2]
+
+
+def test_processes_that_do_not_agree_fail():
+    told = members(2, "differ")
+    assert told[0][1] != "OK", told
+
+
 def test_processes_serve_together(tmp_path):
     model = str(TINY["tiny-llama"])
     config = {
