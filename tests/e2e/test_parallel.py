@@ -107,15 +107,14 @@ def test_processes_compute_what_one_does(model, devices, arguments):
 
 def members(processes, what):
     tool = server_process.default_binary().parent / "terrace_mpi_member"
-    done = subprocess.run(
-        [*mpirun(processes), str(tool), what],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    lines = [line.split(" ", 3) for line in done.stdout.splitlines() if line[:1].isdigit()]
-    return {int(rank): (int(sent), code, text) for rank, sent, code, text in lines}
+    told = {}
+    command = [*mpirun(processes), str(tool), what]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as job:
+        while len(told) < processes and (line := job.stdout.readline()):
+            rank, sent, code, text = line.split(" ", 3)
+            told[int(rank)] = (int(sent), code, text)
+        job.terminate()
+    return told
 
 
 @pytest.mark.parametrize("processes", [2, 3, 4])
