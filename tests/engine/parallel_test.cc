@@ -1,5 +1,6 @@
 // Golden models computed by groups of devices: logits against those of an independent engine, and
 // what the members exchange against the formula of docs/PARALLEL.md.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -82,9 +83,11 @@ double Rms(std::span<const float> values) {
 // As in golden_test: KV in F16, and activations rounded to BF16 where a variant multiplies F16
 // weights so, err by u in both blocks of each of L layers; sums of float32 in another order are far
 // below that.
-double Tolerance(const model::Config& config, const std::string& variant,
-                 std::span<const float> want) {
-  const double u = (variant == "sim" ? 0x1p-8 : 0x1p-11) / std::sqrt(3.0);
+constexpr double kF16 = 0x1p-11 / 1.7320508;
+constexpr double kBf16 = 0x1p-8 / 1.7320508;
+constexpr double kInt8 = 0.0068;  // activations in int8 beside quantised weights
+
+double Tolerance(const model::Config& config, double u, std::span<const float> want) {
   return Rms(want) * u * std::sqrt(2.0 * config.layer_count() + 1) *
          std::sqrt(2 * std::log(static_cast<double>(want.size())));
 }
@@ -111,7 +114,8 @@ void Check(const std::string& name, const std::string& variant, int32_t size, By
     ASSERT_EQ(got->size(), golden.logits.size());
     EXPECT_EQ(*got, *logits[0]);  // the same bits at every member
   }
-  const double tolerance = Tolerance(group.config(), variant, golden.logits);
+  const double tolerance =
+      Tolerance(group.config(), variant == "sim" ? kBf16 : kF16, golden.logits);
   const double worst = WorstError(*logits[0], golden.logits, static_cast<size_t>(golden.vocab));
   std::printf("%s on %d: worst error %.2g, tolerance %.2g\n", name.c_str(), size, worst, tolerance);
   EXPECT_LE(worst, tolerance);
@@ -147,6 +151,33 @@ TEST_P(ParallelTest, ExpertsDividedAmongDevices) {
     Check(model.name, GetParam(), 2, By::kBoth);
     Check(model.name, GetParam(), 4, By::kBoth);
   }
+}
+
+// Blocks of 32 columns go to members whole. The model's FFN is one block of 256 columns, which
+// cannot be divided.
+TEST_P(ParallelTest, QuantisedWeightsDividedByBlocks) {
+  const std::string base = std::string(TERRACE_TEST_DATA) + "/golden/quant/wide.";
+  for (const char* format : {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL"}) {
+    SCOPED_TRACE(format);
+    const Golden golden = ReadGolden(base + format);
+    Group group(GetParam(), 2);
+    group.Open(base + format + ".gguf", true, false);
+    if (testing::Test::HasFatalFailure()) return;
+    const auto logits = group.AllLogits(golden.tokens);
+    ASSERT_TRUE(logits[0].ok()) << logits[0].status();
+    const auto vocab = static_cast<size_t>(golden.vocab);
+    const double u = GetParam() == "sim" ? kInt8 : kF16;
+    EXPECT_LE(WorstError(*logits[0], golden.logits, vocab),
+              Tolerance(group.config(), u, golden.logits));
+  }
+  Rig rig(GetParam(), kBudget);
+  weights::OpenOptions open;
+  open.name = "m";
+  open.source_path = base + "Q4_K_M.gguf";
+  open.part = PartOfMember({0, 2, true, false});
+  const auto refused = weights::ModelWeights::Open(open, &rig.backend(), &rig.manager());
+  EXPECT_THAT(refused.status().message(),
+              testing::HasSubstr("the FFN of 256, in runs of 256, cannot be divided among 2"));
 }
 
 std::vector<std::string> Devices() {
