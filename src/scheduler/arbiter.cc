@@ -76,18 +76,49 @@ int32_t Best(const ArbiterOptions& options, const ArbiterInput& input,
   return best;
 }
 
+// Its weights are on their way and take longer than `limit_us`.
+bool IsComing(const ArbiterModel& model, int64_t limit_us) {
+  return !model.stuck && model.load_us > limit_us;
+}
+
 // The model with work that has waited longest, beside the current one: for models that take turns.
-int32_t LongestWaiting(const ArbiterInput& input, std::span<const Demand> demands) {
+int32_t LongestWaiting(const ArbiterInput& input, std::span<const Demand> demands,
+                       int64_t most_load_us) {
   int32_t best = -1;
   for (size_t i = 0; i < demands.size(); ++i) {
     if (static_cast<int32_t>(i) == input.current || !HasWork(input.models[i], demands[i])) continue;
-    if (input.models[i].held) continue;
+    if (input.models[i].held || IsComing(input.models[i], most_load_us)) continue;
     if (best < 0 || input.models[i].waiting_since_us <
                         input.models[static_cast<size_t>(best)].waiting_since_us) {
       best = static_cast<int32_t>(i);
     }
   }
   return best;
+}
+
+void ChooseAmongFitting(const ArbiterOptions& options, const ArbiterInput& input,
+                        std::span<const Demand> demands, ArbiterDecision* decision) {
+  constexpr int64_t kLookAgainUs = 20'000;
+  const auto at = static_cast<size_t>(input.current);
+  int64_t nearest_us = std::numeric_limits<int64_t>::max();
+  for (size_t i = 0; i < demands.size(); ++i) {
+    const ArbiterModel& model = input.models[i];
+    if (!HasWork(model, demands[i]) || !IsComing(model, options.load_beside_us)) continue;
+    decision->load.push_back(static_cast<int32_t>(i));
+    nearest_us = std::min(nearest_us, model.load_us);
+  }
+  for (const int64_t most_load_us : {options.load_beside_us, options.load_alone_us}) {
+    // The one that has waited longest is the next in the round.
+    decision->model = LongestWaiting(input, demands, most_load_us);
+    if (decision->model >= 0) return;
+    if (HasWork(input.models[at], demands[at]) && !IsComing(input.models[at], most_load_us)) {
+      decision->model = input.current;
+      return;
+    }
+  }
+  if (!decision->load.empty()) {
+    decision->wait_us = std::clamp<int64_t>(nearest_us - options.load_alone_us, 1, kLookAgainUs);
+  }
 }
 
 void ChooseModel(const ArbiterOptions& options, const ArbiterInput& input,
@@ -103,13 +134,7 @@ void ChooseModel(const ArbiterOptions& options, const ArbiterInput& input,
   const bool has_current =
       input.current >= 0 && static_cast<size_t>(input.current) < input.models.size();
   if (has_current && weight_bytes + kv_bytes <= input.budget_bytes) {
-    // All fit: the one that has waited longest is the next in the round.
-    decision->model = LongestWaiting(input, demands);
-    const auto at = static_cast<size_t>(input.current);
-    if (decision->model < 0 && HasWork(input.models[at], demands[at])) {
-      decision->model = input.current;
-    }
-    return;
+    return ChooseAmongFitting(options, input, demands, decision);
   }
   const int32_t other = Best(options, input, demands);
   if (!has_current) {

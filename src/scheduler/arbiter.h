@@ -5,7 +5,9 @@
 // The rules, in order:
 // - SLA classes are strict bands: a waiting realtime request comes before any standard one. Each
 //   `aging_us` of waiting lifts a request by one band, so that nothing starves.
-// - Models whose weights and KV fit the budget together take turns by step. Else one model has the
+// - Models whose weights and KV fit the budget together take turns by step. One whose weights are
+//   still on their way has its turn once they are near, so that nobody waits for another's load
+//   (ArbiterDecision::load). Else one model has the
 //   turn and keeps it while it has work, at least `min_residency_us`, until another's best request
 //   is in a better band, or one has waited `max_wait_us`; so each load serves as many requests as
 //   it can, and A-B-A-C thrash is bounded.
@@ -33,6 +35,11 @@ struct ArbiterOptions {
   // later: its client's next one is often on its way, and a switch costs more.
   int64_t linger_us = 20'000;
   int64_t min_residency_us = 0;
+  // Of models that fit together, one steps once the weights that it misses come within this time:
+  // while others have work, and while none has. The rest of the load then hides behind the step's
+  // computing, and whoever comes meanwhile waits no longer than this.
+  int64_t load_beside_us = 20'000;
+  int64_t load_alone_us = 1'000'000;
   int64_t aging_us = 30'000'000;  // 0: never
   double qps_weight = 0.7;
   double latency_weight = 0.3;
@@ -55,6 +62,9 @@ struct ArbiterModel {
   uint64_t weight_bytes = 0;
   uint64_t kv_bytes = 0;  // of its running requests
   int64_t load_us = 0;    // to bring the weights that are missing
+  // They do not come by themselves: there is no room, or nothing has come for a while. A step asks
+  // for each of them in earnest.
+  bool stuck = false;
   // From its running out of work to its next request, usually; 0: not known yet.
   double return_us = 0;
   // All of its requests give way now (see shares.h): no turn while another has work.
@@ -86,6 +96,7 @@ struct ArbiterDecision {
   int32_t model = -1;          // to run a step of; -1: nothing to do now
   bool admit = true;           // whether it may take in waiting requests
   int64_t wait_us = -1;        // with model -1: look again after this long; -1: on a change
+  std::vector<int32_t> load;   // models with work whose weights are to come meanwhile
   std::vector<int32_t> order;  // indices of `queued` to take in, as many as the batch has room for
 };
 

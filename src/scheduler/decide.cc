@@ -52,8 +52,8 @@ void SchedulerImpl::ViewLocked(View* view) {
     ArbiterModel model{.waiting_since_us = queue->waiting_since_us,
                        .weight_bytes = queue->model->weights().total_bytes(),
                        .kv_bytes = queue->booked_kv_bytes(),
-                       .load_us = name == current_ ? 0 : queue->load_us,
                        .return_us = queue->return_us};
+    NoteComing(queue.get(), now_us, &model);
     const auto index = static_cast<int32_t>(view->models.size());
     for (const auto& live : queue->running) {
       ArbiterTenant& tenant = view->tenants[static_cast<size_t>(tenant_of(*live))];
@@ -107,6 +107,14 @@ ArbiterDecision SchedulerImpl::DecideLocked() {
                                                           .models = view.models,
                                                           .queued = view.queued,
                                                           .tenants = view.tenants});
+  if (!decision.load.empty()) KeepAtWorkLocked(view, decision.load, now_us);
+  for (const int32_t i : decision.load) {
+    const weights::ModelWeights& weights =
+        queues_[*view.names[static_cast<size_t>(i)]]->model->weights();
+    engine_->manager()->Prefetch(weights.tier_id(), 0,
+                                 static_cast<uint32_t>(weights.segments().size()),
+                                 tier::Priority::kNextLayer);
+  }
   if (decision.model < 0) {
     if (view.deadline_us > 0) {
       const int64_t left_us = std::max<int64_t>(0, view.deadline_us - now_us);
@@ -125,6 +133,41 @@ ArbiterDecision SchedulerImpl::DecideLocked() {
   for (const int32_t i : decision.order) first.push_back(view.waiting[static_cast<size_t>(i)]);
   BringForwardLocked(queues_[chosen].get(), first);
   return decision;
+}
+
+void SchedulerImpl::NoteComing(ModelQueue* queue, int64_t now_us, ArbiterModel* model) const {
+  // Weights of which nothing has come for so long do not come by themselves.
+  constexpr int64_t kStuckUs = 500'000;
+  tier::Missing missing;
+  if (queue->has_work()) {
+    missing = engine_->manager()->MissingOf(queue->model->weights().tier_id());
+  }
+  if (missing.bytes == 0) {
+    queue->missing_bytes = 0;
+    queue->stuck = false;
+    return;
+  }
+  if (queue->missing_bytes == 0 || missing.bytes < queue->missing_bytes) {
+    queue->came_us = now_us;
+  }
+  queue->missing_bytes = missing.bytes;
+  queue->stuck |= now_us - queue->came_us > kStuckUs;
+  model->load_us = missing.us;
+  model->stuck = queue->stuck;
+}
+
+void SchedulerImpl::KeepAtWorkLocked(const View& view, std::span<const int32_t> coming,
+                                     int64_t now_us) {
+  // Some decisions later it is renewed.
+  constexpr int64_t kLeaseUs = 200'000;
+  for (size_t i = 0; i < view.names.size(); ++i) {
+    const ModelQueue& queue = *queues_[*view.names[i]];
+    const bool comes =
+        std::find(coming.begin(), coming.end(), static_cast<int32_t>(i)) != coming.end();
+    if (queue.has_work() && !comes) {
+      engine_->manager()->Lease(queue.model->weights().tier_id(), now_us + kLeaseUs);
+    }
+  }
 }
 
 void SchedulerImpl::StartWeightsLocked(const ModelQueue& queue) {

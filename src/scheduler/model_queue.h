@@ -33,6 +33,9 @@ struct ModelQueue {
   int32_t most_kv_tokens;           // whose KV a sequence holds at any time; what its window leaves
   double prefill_tokens_per_s = 0;  // moving average; 0: not known yet
   int64_t load_us = 0;              // that its requests waited for weights; moving average
+  uint64_t missing_bytes = 0;       // of its weights, when it was last looked at with work
+  int64_t came_us = 0;              // when some of them came last
+  bool stuck = false;               // as ArbiterModel::stuck; until none is missing
   double return_us = 0;             // as ArbiterModel::return_us; moving average
   int32_t admissible = 0;           // of the front of `waiting`
 

@@ -143,6 +143,11 @@ class SchedulerImpl final : public Scheduler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ViewLocked(View* view) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ArbiterDecision DecideLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What its weights still take to come.
+  void NoteComing(ModelQueue* queue, int64_t now_us, ArbiterModel* model) const;
+  // Weights of models at work do not make room for those that come meanwhile.
+  void KeepAtWorkLocked(const View& view, std::span<const int32_t> coming, int64_t now_us)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // It gets the turn: its first weights start to move while its requests are taken in.
   void StartWeightsLocked(const ModelQueue& queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Puts these of its waiting requests first, in this order, and lets only them in.

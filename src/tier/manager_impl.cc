@@ -464,6 +464,23 @@ uint64_t TierManagerImpl::LoadedBytes(ModelId id) const {
   return model == nullptr ? 0 : model->loaded_bytes;
 }
 
+Missing TierManagerImpl::MissingOf(ModelId id) const {
+  absl::MutexLock lock(&mutex_);
+  const Model* model = FindLocked(id);
+  if (model == nullptr || model->resident_bytes == model->bytes || !FitsLocked(*model)) return {};
+  uint64_t from_host = 0, from_below = 0;
+  for (const Segment& segment : model->segments) {
+    if (segment.residence == Residence::kResident) continue;
+    const bool loading = segment.load != nullptr;
+    (segment.host.complete ? from_host : from_below) +=
+        loading ? segment.load->bytes_to_read : segment.spec.bytes;
+  }
+  double us = 0;
+  if (from_host > 0) us += ReloadUsLocked(copy_, from_host);
+  if (from_below > 0) us += ReloadUsLocked(disk_, from_below);
+  return {from_host + from_below, static_cast<int64_t>(us)};
+}
+
 std::vector<ModelSource> TierManagerImpl::Sources() const {
   absl::MutexLock lock(&mutex_);
   std::vector<ModelSource> sources;

@@ -59,6 +59,7 @@ class TierManagerImpl {
   bool CouldFit(uint64_t bytes) const;
   bool CouldPin(ModelId model, uint32_t segment) const;
   uint64_t LoadedBytes(ModelId model) const;
+  Missing MissingOf(ModelId model) const;
   bool unified() const { return unified_; }
   absl::Status CopyBuffer(device::CopyDirection direction, std::byte* to, const std::byte* from,
                           uint64_t bytes) ABSL_LOCKS_EXCLUDED(buffer_stream_mutex_);
@@ -98,8 +99,7 @@ class TierManagerImpl {
   Pin MakePinLocked(Model& model, uint32_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TouchLocked(Model& model, uint32_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MeasurePassLocked(Model& model, uint32_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // One try: a pin; a load the caller now waits for; a load that is on its way out, after which the
-  // caller tries again; or an error (of which ResourceExhausted may pass).
+  // A pin; a load the caller now waits for; or a load on its way out, after which it tries again.
   struct Attempt {
     Pin pin;
     std::shared_ptr<Load> joined;

@@ -150,6 +150,7 @@ bool TierManager::CouldFit(uint64_t bytes) const { return impl_->CouldFit(bytes)
 bool TierManager::CouldPin(ModelId model, uint32_t segment) const {
   return impl_->CouldPin(model, segment);
 }
+Missing TierManager::MissingOf(ModelId model) const { return impl_->MissingOf(model); }
 uint64_t TierManager::LoadedBytes(ModelId model) const { return impl_->LoadedBytes(model); }
 TierSnapshot TierManager::Snapshot() const { return impl_->Snapshot(); }
 std::vector<ModelSource> TierManager::Sources() const { return impl_->Sources(); }

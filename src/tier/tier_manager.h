@@ -193,6 +193,9 @@ class TierManager {
   bool CouldPin(ModelId model, uint32_t segment) const;
   // Bytes of the model's segments brought in since it was registered; 0 for an unknown one.
   uint64_t LoadedBytes(ModelId model) const;
+  // What of the model's weights is not on the device: all that execution passes through each time;
+  // nothing for a model that the device cannot hold as a whole, whose weights come and go.
+  Missing MissingOf(ModelId model) const;
 
   TierSnapshot Snapshot() const;
   // Of all models, in order of their ids.

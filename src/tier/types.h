@@ -117,6 +117,12 @@ struct LedgerLine {
   uint64_t bytes = 0;
 };
 
+// Of a model's weights: what has not come, and how long its link takes for that.
+struct Missing {
+  uint64_t bytes = 0;
+  int64_t us = 0;
+};
+
 struct LinkState {
   std::string name;    // "disk-to-device" ...
   uint64_t bytes = 0;  // moved since start

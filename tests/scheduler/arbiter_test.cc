@@ -76,6 +76,41 @@ TEST(Arbiter, ModelsThatFitTogetherTakeTurnsByStep) {
   EXPECT_EQ(world.Decide().model, 0);
 }
 
+TEST(Arbiter, NobodyWaitsForTheLoadOfAModelThatFitsBeside) {
+  World world{.current = 0, .now_us = 50};
+  world.Model(0, 2, 40);
+  world.Model(1, 0, 30);
+  world.models[1].load_us = world.options.load_beside_us + 1;
+  ArbiterDecision decision = world.Decide();
+  EXPECT_EQ(decision.model, 0);
+  EXPECT_EQ(decision.load, std::vector<int32_t>{1});
+  // Near enough, it has its turn like any other.
+  world.models[1].load_us = world.options.load_beside_us;
+  decision = world.Decide();
+  EXPECT_EQ(decision.model, 1);
+  EXPECT_TRUE(decision.load.empty());
+  // What does not come by itself has to be asked for in earnest.
+  world.models[1].load_us = 60 * 1000 * kMs;
+  world.models[1].stuck = true;
+  EXPECT_EQ(world.Decide().model, 1);
+}
+
+TEST(Arbiter, AModelAloneStepsWhileTheLastOfItsWeightsCome) {
+  World world{.current = 0, .now_us = 50};
+  world.Model(0, 0, 40);  // whose next request may come at any time
+  world.Model(1, 0, 30);
+  world.models[1].load_us = world.options.load_alone_us;
+  EXPECT_EQ(world.Decide().model, 1);
+  world.models[1].load_us = world.options.load_alone_us + 5'000;
+  const ArbiterDecision decision = world.Decide();
+  EXPECT_EQ(decision.model, -1);
+  EXPECT_EQ(decision.wait_us, 5'000);
+  EXPECT_EQ(decision.load, std::vector<int32_t>{1});
+  // Also the one that has the turn: its weights may have gone while it was idle.
+  world.current = 1;
+  EXPECT_EQ(world.Decide().model, -1);
+}
+
 TEST(Arbiter, TheCurrentModelKeepsItsTurnWhileNobodyIsOverdue) {
   World world{.budget = 150, .current = 0};
   world.Model(3, 1, 0);
