@@ -34,7 +34,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kRangeBytes = 8 * kMiB;
+// What has come is told apart in pieces of the first size; the largest request is of the second.
+constexpr uint64_t kRangeBytes = kMiB;
+constexpr uint64_t kRequestBytes = 8 * kMiB;
 // How long a start waits for a store before it takes the file that is there.
 constexpr int64_t kStatTimeoutUs = 5'000'000;
 
@@ -201,6 +203,7 @@ class ObjectSource final : public format::ByteSource {
     }
     storage::DownloadOptions download;
     download.range_bytes = kRangeBytes;
+    download.request_bytes = kRequestBytes;
     download.parallel = options_.parallel;
     download.attempts = options_.attempts;
     download.backoff_us = options_.backoff_us;
@@ -216,10 +219,12 @@ class ObjectSource final : public format::ByteSource {
       absl::MutexLock lock(&mutex_);
       return OpenLocked(path_ + ".partial");
     };
-    download.landed = [&](uint64_t offset, uint64_t) {
+    download.landed = [&](uint64_t offset, uint64_t bytes) {
       if (!options_.sha256.empty()) return;  // not before the check
       absl::MutexLock lock(&mutex_);
-      landed_[offset / kRangeBytes] = true;
+      for (uint64_t at = offset; at < offset + bytes; at += kRangeBytes) {
+        landed_[at / kRangeBytes] = true;
+      }
       changed_.SignalAll();
     };
     download.wanted = [&] {

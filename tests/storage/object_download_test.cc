@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <numeric>
 #include <set>
 
 #include "absl/synchronization/notification.h"
@@ -145,6 +146,21 @@ TEST_F(DownloadTest, RangesComeInParallelAndOnce) {
   for (const SeenRequest& request : server_.seen()) {
     EXPECT_EQ(request.Header("if-match"), request.last > 0 ? "\"v1\"" : "");
   }
+}
+
+TEST_F(DownloadTest, RequestsAreSmallAtBothEndsAndLargeBetween) {
+  options_.parallel = 1;
+  options_.request_bytes = 3 * kRange;
+  std::vector<uint64_t> sizes;
+  server_.OnRequest([&](const SeenRequest& request) {
+    if (request.last > 0) sizes.push_back((request.last - request.first) / kRange + 1);
+  });
+  ExpectWhole(Get());
+  ASSERT_GE(sizes.size(), 3u);
+  EXPECT_EQ(sizes.front(), 1u);
+  EXPECT_EQ(sizes.back(), 1u);
+  EXPECT_EQ(*std::max_element(sizes.begin(), sizes.end()), 3u);
+  EXPECT_EQ(std::accumulate(sizes.begin(), sizes.end(), uint64_t{0}), kRanges);
 }
 
 TEST_F(DownloadTest, TwiceUnavailableThenFine) {

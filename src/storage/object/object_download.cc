@@ -39,13 +39,19 @@ class Download {
   absl::StatusOr<DownloadResult> Run();
 
  private:
+  // Ranges that are asked for at once.
+  struct Piece {
+    uint64_t first = 0, count = 0;
+  };
   absl::Status Once();
   absl::Status Prepare();
   void Work();
   absl::Status Watch();
   absl::Status HashNext(bool* behind);
-  void Finish(uint64_t range, const absl::Status& status);
-  absl::Status FetchRange(uint64_t range);
+  void Finish(const Piece& piece, const absl::Status& status);
+  // Taken now; none if all are.
+  Piece Take(std::optional<uint64_t> wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Fetch(const Piece& piece);
   // Runs `attempt` until it succeeds, fails for good, has been tried often enough, or `stop` is
   // set.
   absl::Status Repeat(const std::atomic<bool>& stop,
@@ -55,6 +61,10 @@ class Download {
   bool UserCancelled() const { return options_.cancel != nullptr && options_.cancel->load(); }
   uint64_t BytesOf(uint64_t range) const {
     return std::min(options_.range_bytes, info_.bytes - range * options_.range_bytes);
+  }
+  uint64_t BytesOf(const Piece& piece) const {
+    const uint64_t begin = piece.first * options_.range_bytes;
+    return std::min(piece.count * options_.range_bytes, info_.bytes - begin);
   }
 
   ObjectStore& store_;
@@ -78,6 +88,7 @@ class Download {
   std::vector<bool> taken_ ABSL_GUARDED_BY(mutex_);  // done, or somebody fetches it
   uint64_t next_ ABSL_GUARDED_BY(mutex_) = 0;        // no range before it waits to be fetched
   uint64_t done_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t untaken_ ABSL_GUARDED_BY(mutex_) = 0;
   int running_ ABSL_GUARDED_BY(mutex_) = 0;
   int retries_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
@@ -126,45 +137,59 @@ absl::Status Download::Repeat(const std::atomic<bool>& stop,
   }
 }
 
-absl::Status Download::FetchRange(uint64_t range) {
+absl::Status Download::Fetch(const Piece& piece) {
   return Repeat(stop_, [&](const RequestControl& control) {
-    return store_.StreamRange(key_, range * options_.range_bytes, BytesOf(range), info_, control,
-                              [&](uint64_t offset, std::span<const std::byte> data) {
+    return store_.StreamRange(key_, piece.first * options_.range_bytes, BytesOf(piece), info_,
+                              control, [&](uint64_t offset, std::span<const std::byte> data) {
                                 return file_.WriteAt(offset, data);
                               });
   });
 }
 
+Download::Piece Download::Take(std::optional<uint64_t> wanted) {
+  while (next_ < taken_.size() && taken_[next_]) ++next_;
+  if (next_ == taken_.size()) return {};
+  Piece piece{next_, 0};
+  if (wanted && *wanted / options_.range_bytes < taken_.size() &&
+      !taken_[*wanted / options_.range_bytes]) {
+    piece.first = *wanted / options_.range_bytes;
+  }
+  const auto parallel = static_cast<uint64_t>(std::max(options_.parallel, 1));
+  const uint64_t most = std::min({options_.request_bytes / options_.range_bytes,
+                                  piece.first / parallel, untaken_ / (2 * parallel)});
+  do {
+    taken_[piece.first + piece.count] = true;
+    --untaken_;
+    ++piece.count;
+  } while (piece.count < most && piece.first + piece.count < taken_.size() &&
+           !taken_[piece.first + piece.count]);
+  return piece;
+}
+
 void Download::Work() {
   while (!stop_.load()) {
-    uint64_t range = 0;
     const std::optional<uint64_t> wanted = options_.wanted ? options_.wanted() : std::nullopt;
+    Piece piece;
     {
       absl::MutexLock lock(&mutex_);
-      while (next_ < taken_.size() && taken_[next_]) ++next_;
-      if (next_ == taken_.size()) break;
-      range = next_;
-      if (wanted && *wanted / options_.range_bytes < taken_.size() &&
-          !taken_[*wanted / options_.range_bytes]) {
-        range = *wanted / options_.range_bytes;
-      }
-      taken_[range] = true;
+      piece = Take(wanted);
     }
-    Finish(range, FetchRange(range));
+    if (piece.count == 0) break;
+    Finish(piece, Fetch(piece));
   }
   absl::MutexLock lock(&mutex_);
   --running_;
   changed_.Signal();
 }
 
-void Download::Finish(uint64_t range, const absl::Status& status) {
+void Download::Finish(const Piece& piece, const absl::Status& status) {
   if (status.ok() && options_.landed) {
-    options_.landed(range * options_.range_bytes, BytesOf(range));
+    options_.landed(piece.first * options_.range_bytes, BytesOf(piece));
   }
   absl::MutexLock lock(&mutex_);
   if (status.ok()) {
-    done_[range] = true;
-    done_bytes_ += BytesOf(range);
+    for (uint64_t i = 0; i < piece.count; ++i) done_[piece.first + i] = true;
+    done_bytes_ += BytesOf(piece);
   } else {
     if (failure_.ok()) failure_ = status;  // later ones are mostly its consequence
     stop_ = true;
@@ -247,6 +272,7 @@ absl::Status Download::Prepare() {
   done_ = std::move(done);
   taken_ = done_;
   next_ = done_bytes_ = 0;
+  untaken_ = static_cast<uint64_t>(std::count(taken_.begin(), taken_.end(), false));
   failure_ = absl::OkStatus();
   for (uint64_t i = 0; i < done_.size(); ++i) {
     if (done_[i]) done_bytes_ += BytesOf(i);

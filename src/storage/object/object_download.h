@@ -37,9 +37,13 @@ struct DownloadProgress {
 
 struct DownloadOptions {
   uint64_t range_bytes = 8 * kMiB;
-  int parallel = 32;   // ranges in flight, each on a thread and connection of its own
+  // Most in one request: so many ranges that follow each other are asked for at once. Fewer at the
+  // start, so that who waits for a header has it soon although all requests share the link, and
+  // fewer towards the end, so that not all of the last ones come at the same moment. 0: one range.
+  uint64_t request_bytes = 0;
+  int parallel = 32;   // requests in flight, each on a thread and connection of its own
   std::string sha256;  // expected, 64 lower-case hexadecimal digits; empty: not checked
-  int attempts = 6;    // of each range, and of the first look at the object
+  int attempts = 6;    // of each request, and of the first look at the object
   int64_t backoff_us =
       200000;  // before the second attempt, doubled each time; half of it is random
   int64_t max_backoff_us = 10000000;

@@ -19,7 +19,7 @@ namespace terrace::storage {
 namespace {
 
 constexpr size_t kMaxNoteBytes = 4 * kMiB;
-constexpr uint64_t kMaxRanges = 2 * kMiB;  // 16 TiB in ranges of 8 MiB
+constexpr uint64_t kMaxRanges = 8 * kMiB;  // 8 TiB in ranges of 1 MiB
 
 // A server's header as one line of the note.
 std::string OneLine(std::string text) {
