@@ -35,6 +35,25 @@ absl::StatusOr<std::string> ModelPath(const Context& context, uint64_t seed) {
   return CachedModel(options, context.cache_folder);
 }
 
+// Loads the second and the third in turn while `loading`, as the scheduler does for requests that
+// wait for them while the first is at work.
+void LoadInTurn(const std::vector<std::shared_ptr<engine::EngineModel>>& models,
+                tier::TierManager& manager, const Clock& clock, const std::atomic<bool>& loading,
+                const std::atomic<bool>& stop) {
+  constexpr int64_t kLeaseUs = 200'000;
+  for (size_t turn = 0; !stop; ++turn) {
+    const weights::ModelWeights& next = models[1 + turn % 2]->weights();
+    while (!stop && (!loading || manager.MissingOf(next.tier_id()).bytes > 0)) {
+      if (loading) {
+        manager.Lease(models[0]->weights().tier_id(), clock.NowUs() + kLeaseUs);
+        manager.Prefetch(next.tier_id(), 0, static_cast<uint32_t>(next.segments().size()),
+                         tier::Priority::kNextLayer);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+}
+
 double Ms(double us) { return us / 1e3; }
 
 }  // namespace
@@ -154,26 +173,11 @@ absl::Status DecodeBesideLoad(const Context& context, std::vector<Row>* rows) {
   const int32_t tokens = context.quick ? 16 : 48;
   std::vector<double> alone, beside;
   std::atomic<bool> loading{false}, stop{false};
-  // Loads the other two in turn, as the scheduler does for requests that wait for them while the
-  // first is at work.
-  constexpr int64_t kLeaseUs = 200'000;
+  std::thread loader([&] { LoadInTurn(models, manager, *context.clock, loading, stop); });
   auto loaded = [&] {
     return manager.LoadedBytes(models[1]->weights().tier_id()) +
            manager.LoadedBytes(models[2]->weights().tier_id());
   };
-  std::thread loader([&] {
-    for (size_t turn = 0; !stop; ++turn) {
-      const tier::ModelId next = models[1 + turn % 2]->weights().tier_id();
-      while (!stop && (!loading || manager.MissingOf(next).bytes > 0)) {
-        if (loading) {
-          manager.Lease(models[0]->weights().tier_id(), context.clock->NowUs() + kLeaseUs);
-          const auto segments = static_cast<uint32_t>(models[1]->weights().segments().size());
-          manager.Prefetch(next, 0, segments, tier::Priority::kNextLayer);
-        }
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
-    }
-  });
   absl::Status status;
   const uint64_t before = loaded();
   double beside_us = 0;
