@@ -176,12 +176,12 @@ class Session {
     if (!raw_) conversation_.messages.push_back({"user", text});
     absl::StatusOr<std::string> answer = Generate(text);
     if (raw_) return answer.status();
-    if (answer.ok()) {
-      conversation_.messages.push_back({"assistant", *std::move(answer)});
-    } else {
+    if (!answer.ok()) {
       conversation_.messages.pop_back();  // as if it had not been asked
+      return answer.status();
     }
-    return answer.status();
+    conversation_.messages.push_back({"assistant", *std::move(answer)});
+    return absl::OkStatus();
   }
 
   absl::StatusOr<std::string> Generate(const std::string& text) {

@@ -20,7 +20,6 @@
 namespace terrace::ops {
 namespace {
 
-using cpu::kBlock;
 using cpu::Kernels;
 using cpu::kLanes;
 
