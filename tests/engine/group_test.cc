@@ -41,7 +41,7 @@ class LedGroup {
         Follower follower(
             &group_.member(r), &rig(r).engine(),
             [this, r](const GroupModel& model) { return OpenAt(r, model); },
-            [this](const std::string& text) { notices_.push_back(text); });
+            [](const std::string&) {});
         statuses_[static_cast<size_t>(r)] = follower.Run();
       });
     }
@@ -90,7 +90,6 @@ class LedGroup {
   std::shared_ptr<GroupNews> news_;
   std::vector<std::unique_ptr<Rig>> rigs_;
   std::vector<absl::Status> statuses_;
-  std::vector<std::string> notices_;
   std::vector<std::thread> followers_;
   std::unique_ptr<Leader> leader_;
 };
