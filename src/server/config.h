@@ -109,7 +109,7 @@ struct Config {
     int32_t tenant_running = 0;  // 0: no limit
   } scheduler;
   struct {
-    int64_t timeout_us = 3'000'000;  // 0: off
+    int64_t timeout_us = 2'000'000;  // 0: off
   } watchdog;
   struct {
     std::string dtype = "f16";

@@ -228,7 +228,7 @@ const ConfigKey kKeys[] = {
      },
      [](In c) { return fmt::format("{}", c.scheduler.tenant_running); }},
 
-    {"watchdog.timeout", "duration or off", "3s",
+    {"watchdog.timeout", "duration or off", "2s",
      "An engine that has work and neither computes nor waits for bytes for this long counts as "
      "hung, and so does one that computes, or waits, for 20 times as long without any progress: "
      "the server says so to its clients, ends, and is started again.",

@@ -40,6 +40,15 @@ def until(check, timeout_s=15):
     return False
 
 
+def still(value):
+    """What `value()` gives once it no longer changes: what was read ahead has come."""
+    last, seen = None, value()
+    while last != seen:
+        time.sleep(0.3)
+        last, seen = seen, value()
+    return seen
+
+
 def bearer(key):
     return {"Authorization": f"Bearer {key}"}
 
@@ -321,7 +330,7 @@ def test_a34_who_may_not_wait_is_told_and_the_stream_stays_whole(one_at_a_time):
     assert server.metric("terrace_segment_loads_total", model="tiny-qwen3") == loads == 0
     assert server.post(CHAT, other)[0] == 200
     # Now the other way round: a request for a warm model only is refused without a swap.
-    loads = server.metric("terrace_segment_loads_total")
+    loads = still(lambda: server.metric("terrace_segment_loads_total"))
     status, headers, body = server.request("POST", CHAT, SHORT, {"X-Terrace-Swap": "warm-only"})
     assert status == 503 and int(headers["retry-after"]) >= 1
     assert b"not in device memory" in body
