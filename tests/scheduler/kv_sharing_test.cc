@@ -84,38 +84,41 @@ TEST_F(CachedSchedulerTest, TheKvOfASequenceThatGivesWayMovesToDiskIfThatIsCheap
   const uint64_t kv_bytes = uint64_t{kTokens} * kKiB;
   const uint64_t budget =
       weight_bytes_["qwen3"] + rig_->engine().workspace_bytes() + kv_bytes * 8 / 5;
-  Stop();
-  std::filesystem::remove_all(folder_.path());
-  Start(budget, options);
-  Add("qwen3");
-  std::vector<std::shared_ptr<Heard>> heard;
-  {
-    // However slow this thread is, all are there before the first of them runs: another's sink
-    // holds up the engine meanwhile.
-    auto gate = Send(MakeRequest("gate", "qwen3", prompts[0], kTokens));
-    absl::MutexLock hold(&gate->mutex);
-    ASSERT_FALSE(gate->finished.HasBeenNotified());
-    for (size_t i = 0; i < prompts.size(); ++i) {
-      heard.push_back(Send(MakeRequest(std::to_string(i), "qwen3", prompts[i], kTokens)));
-    }
-    scheduler_->Cancel("gate");
-  }
   const std::regex way("gave way, (moved|dropped): moving takes ([0-9.]+) ms, computing ([0-9.]+)");
   size_t moved = 0, dropped = 0;
-  for (size_t i = 0; i < heard.size(); ++i) {
-    heard[i]->finished.WaitForNotification();
-    EXPECT_TRUE(heard[i]->info.status.ok()) << heard[i]->info.status;
-    EXPECT_EQ(heard[i]->Tokens(), alone[i]);
-    const std::string& choice = heard[i]->info.kv_choice;
-    for (std::sregex_iterator it(choice.begin(), choice.end(), way), end; it != end; ++it) {
-      const double move_ms = std::stod((*it)[2]), compute_ms = std::stod((*it)[3]);
-      const bool cheaper = move_ms == 0 || compute_ms == 0 || move_ms <= compute_ms;
-      ++((*it)[1] == "moved" ? moved : dropped);
-      if ((*it)[1] == "moved") {
-        EXPECT_TRUE(cheaper) << choice;
-      } else {
-        // For its price only, which is known once something has been written and read.
-        EXPECT_TRUE(move_ms > 0 && move_ms >= compute_ms) << choice;
+  // If the second begins late enough after the first, all fit one after the other: then once more.
+  for (int attempt = 0; attempt < 10 && moved + dropped == 0; ++attempt) {
+    Stop();
+    std::filesystem::remove_all(folder_.path());
+    Start(budget, options);
+    Add("qwen3");
+    std::vector<std::shared_ptr<Heard>> heard;
+    {
+      // However slow this thread is, all are there before the first of them runs: another's sink
+      // holds up the engine meanwhile.
+      auto gate = Send(MakeRequest("gate", "qwen3", prompts[0], kTokens));
+      absl::MutexLock hold(&gate->mutex);
+      ASSERT_FALSE(gate->finished.HasBeenNotified());
+      for (size_t i = 0; i < prompts.size(); ++i) {
+        heard.push_back(Send(MakeRequest(std::to_string(i), "qwen3", prompts[i], kTokens)));
+      }
+      scheduler_->Cancel("gate");
+    }
+    for (size_t i = 0; i < heard.size(); ++i) {
+      heard[i]->finished.WaitForNotification();
+      EXPECT_TRUE(heard[i]->info.status.ok()) << heard[i]->info.status;
+      EXPECT_EQ(heard[i]->Tokens(), alone[i]);
+      const std::string& choice = heard[i]->info.kv_choice;
+      for (std::sregex_iterator it(choice.begin(), choice.end(), way), end; it != end; ++it) {
+        const double move_ms = std::stod((*it)[2]), compute_ms = std::stod((*it)[3]);
+        const bool cheaper = move_ms == 0 || compute_ms == 0 || move_ms <= compute_ms;
+        ++((*it)[1] == "moved" ? moved : dropped);
+        if ((*it)[1] == "moved") {
+          EXPECT_TRUE(cheaper) << choice;
+        } else {
+          // For its price only, which is known once something has been written and read.
+          EXPECT_TRUE(move_ms > 0 && move_ms >= compute_ms) << choice;
+        }
       }
     }
   }
