@@ -2,6 +2,7 @@
 
 import json
 import queue
+import time
 
 import numpy
 import pytest
@@ -83,6 +84,10 @@ def texts_of(result, name="text_output"):
 def test_health_and_metadata(either):
     client, _ = either
     assert client.is_server_live() and client.is_server_ready()
+    # The models are opened while the server answers already.
+    deadline = time.monotonic() + 15
+    while not client.is_model_ready(MODEL) and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert client.is_model_ready(MODEL) and client.is_model_ready(MODEL, "1")
     assert not client.is_model_ready("nothing")
     metadata = client.get_server_metadata()
