@@ -23,16 +23,6 @@ using testing::HasSubstr;
 
 constexpr uint64_t kBudget = 64 * kMiB;
 
-std::string GoldenPath(const std::string& name) {
-  return std::string(TERRACE_TEST_DATA) + "/golden/arch/" + name + ".gguf";
-}
-
-Checkpoint GoldenCheckpoint(const std::string& name) {
-  auto source = format::OpenGguf(GoldenPath(name));
-  EXPECT_TRUE(source.ok()) << source.status();
-  return CheckpointOf(*source);
-}
-
 std::vector<int32_t> Tokens(size_t count, int32_t step = 31) {
   std::vector<int32_t> tokens;
   for (size_t i = 0; i < count; ++i) {

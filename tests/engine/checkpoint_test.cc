@@ -23,16 +23,6 @@ using testing::HasSubstr;
 
 constexpr uint64_t kBudget = 64 * kMiB;
 
-std::string GoldenPath(const std::string& name) {
-  return std::string(TERRACE_TEST_DATA) + "/golden/arch/" + name + ".gguf";
-}
-
-Checkpoint GoldenCheckpoint(const std::string& name) {
-  auto source = format::OpenGguf(GoldenPath(name));
-  EXPECT_TRUE(source.ok()) << source.status();
-  return CheckpointOf(*source);
-}
-
 // Logits of every position of `tokens`; empty where the model does not open.
 std::vector<float> Logits(const std::string& path, std::span<const int32_t> tokens,
                           const std::string& variant, bool deterministic = true) {

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <map>
 
+#include "format/gguf.h"
+
 namespace terrace::engine {
 namespace {
 
@@ -383,5 +385,15 @@ void Checkpoint::Write(const std::string& folder, int shards) const {
 }
 
 Checkpoint CheckpointOf(const format::ModelSource& gguf) { return Converter(gguf).Run(); }
+
+std::string GoldenPath(std::string_view name) {
+  return fmt::format("{}/golden/arch/{}.gguf", TERRACE_TEST_DATA, name);
+}
+
+Checkpoint GoldenCheckpoint(std::string_view name) {
+  auto source = format::OpenGguf(GoldenPath(name));
+  EXPECT_TRUE(source.ok()) << source.status();
+  return CheckpointOf(*source);
+}
 
 }  // namespace terrace::engine

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "format/model_source.h"
@@ -35,6 +36,8 @@ void WriteText(const std::string& path, std::string_view text);
 // The checkpoint of a golden model (tests/data/golden/arch), tensor for tensor in the same types:
 // rows in the order of the published checkpoints, experts apart, latent matrices together.
 Checkpoint CheckpointOf(const format::ModelSource& gguf);
+std::string GoldenPath(std::string_view name);  // Of the golden GGUF model.
+Checkpoint GoldenCheckpoint(std::string_view name);
 
 }  // namespace terrace::engine
 
