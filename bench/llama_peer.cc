@@ -201,7 +201,8 @@ absl::StatusOr<double> LlamaPeer::Prefill(int32_t tokens) {
   return static_cast<double>(clock_.NowUs() - start_us) / 1e6;
 }
 
-absl::StatusOr<double> LlamaPeer::Decode(int32_t context, int32_t batch, int steps) {
+absl::StatusOr<double> LlamaPeer::Decode(int32_t context, int32_t batch, int steps,
+                                         int32_t tokens) {
   if (context >= 2048 && batch > 1) return absl::InvalidArgumentError("too much for one context");
   ASSIGN_OR_RETURN(Session * session, SessionFor(context, context < 2048 ? kMaxSequences : 1));
   for (int32_t i = 0; i < batch; ++i) {
@@ -215,7 +216,7 @@ absl::StatusOr<double> LlamaPeer::Decode(int32_t context, int32_t batch, int ste
   std::vector<double> times;
   for (int step = 0; step <= steps; ++step) {
     const int64_t start_us = clock_.NowUs();
-    RETURN_IF_ERROR(Run(session, 0, batch, 1, true));
+    RETURN_IF_ERROR(Run(session, 0, batch, tokens, true));
     if (step > 0) times.push_back(static_cast<double>(clock_.NowUs() - start_us) / 1e6);
   }
   return Median(std::move(times));

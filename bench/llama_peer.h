@@ -37,8 +37,9 @@ class LlamaPeer {
   absl::Status Open(const std::string& path);
   // Seconds of a prompt of `tokens` tokens, to its last logits.
   absl::StatusOr<double> Prefill(int32_t tokens);
-  // Median seconds of a step of `batch` (up to 16) sequences that hold `context` tokens each.
-  absl::StatusOr<double> Decode(int32_t context, int32_t batch, int steps);
+  // Median seconds of a step that appends `tokens` to each of `batch` (up to 16) sequences that
+  // hold `context` tokens. REQUIRES: (steps + 1) * tokens <= 256.
+  absl::StatusOr<double> Decode(int32_t context, int32_t batch, int steps, int32_t tokens = 1);
 
  private:
   struct Functions;

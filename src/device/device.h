@@ -167,7 +167,9 @@ class Device {
     for (const MemoryRange& range : freed) Free(range.data, range.bytes);
     return Allocate(bytes);
   }
-  // Gives back what an Exchange kept for the next one.
+  // As Free, but the memory may be kept, as it is, for the next Exchange.
+  virtual void FreeForExchange(std::byte* data, uint64_t bytes) { Free(data, bytes); }
+  // Gives back what was kept for the next Exchange.
   virtual void Trim() {}
   virtual MemoryInfo GetMemoryInfo() const = 0;
 

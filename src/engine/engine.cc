@@ -296,10 +296,22 @@ bool AllFinite(std::span<const float> values) {
 Engine::Engine(ops::Backend* backend, tier::TierManager* manager, const Clock* clock)
     : backend_(backend), manager_(manager), clock_(clock) {}
 
-absl::Status Engine::GrowWorkspace(uint64_t bytes) {
-  if (workspace_.bytes() >= bytes) return absl::OkStatus();
+uint64_t Engine::WorkspaceBytes(const EngineModel& model, int32_t rows, int32_t logit_rows,
+                                int32_t adapter_rank) {
+  return AlignUp(model.architecture().WorkspaceBytes(rows, logit_rows, adapter_rank), kMiB);
+}
+
+void Engine::ShrinkWorkspace(uint64_t bytes) {
+  if (workspace_.bytes() <= bytes) return;
+  // What was computed last may still be read from it.
+  if (backend_->asynchronous()) backend_->Synchronize().IgnoreError();
   workspace_.Release();
   workspace_bytes_ = 0;
+}
+
+absl::Status Engine::GrowWorkspace(uint64_t bytes) {
+  if (workspace_.bytes() >= bytes) return absl::OkStatus();
+  ShrinkWorkspace(0);
   ASSIGN_OR_RETURN(
       workspace_, manager_->Allocate({"engine", "", tier::Kind::kWorkspace}, AlignUp(bytes, kMiB)));
   workspace_bytes_ = workspace_.bytes();

@@ -97,6 +97,11 @@ class Engine {
                        std::span<const std::vector<std::byte*>> blocks);
 
   tier::TierManager* manager() const { return manager_; }
+  // Of a step of so many rows, as it is booked.
+  static uint64_t WorkspaceBytes(const EngineModel& model, int32_t rows, int32_t logit_rows,
+                                 int32_t adapter_rank);
+  // Gives the workspace back if it is larger than `bytes`; the next step takes what it needs.
+  void ShrinkWorkspace(uint64_t bytes);
   // Read by the scheduler on any thread.
   uint64_t workspace_bytes() const { return workspace_bytes_.load(std::memory_order_relaxed); }
   ops::Backend* backend() const { return backend_; }

@@ -1,6 +1,7 @@
 #include "kv/restore.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/time/time.h"
@@ -10,12 +11,11 @@
 namespace terrace::kv {
 namespace {
 
-// As much of each block at a time: large enough that the disk gives all it has, small enough that
-// the layers of the last slice are few.
-constexpr uint64_t kSliceBytes = 256 * kKiB;
+// No slice is smaller, and none is cut off a rest that is not larger than this.
+constexpr uint64_t kLeastSliceBytes = 64 * kKiB;
 constexpr size_t kMostSlices = 32;
-// The last slices are small: only their layers are left to compute when all has been read.
-constexpr uint64_t kLastSliceBytes = 64 * kKiB;
+// Workers that bring memory in. One alone may be slower than the disk.
+constexpr int kFeeders = 2;
 // A waiting step looks at its cancel flag this often.
 constexpr absl::Duration kCancelPoll = absl::Milliseconds(5);
 constexpr uint64_t kHeaderBytes = storage::BlockStore::kDataOffset;
@@ -31,103 +31,134 @@ Restore::Restore(Parts parts, RestoreAsk ask, std::function<void(Restore&)> ende
 // Slices end where layers end, rounded up to what direct I/O takes.
 void Restore::CutSlices() {
   const uint64_t layer = std::max<uint64_t>(ask_.layer_bytes, 1);
-  const uint64_t least = std::max(kSliceBytes, ask_.block_bytes / kMostSlices);
-  const uint64_t layers = (least + layer - 1) / layer;
-  for (uint64_t end = layers * layer; end < ask_.block_bytes; end += layers * layer) {
-    const uint64_t cut = AlignUp(end, tier::kBlockAlignment);
-    if (cut + kSliceBytes / 2 > ask_.block_bytes) break;  // no slice for a small rest
-    ends_.push_back(cut);
-  }
-  for (uint64_t left = layers / 2; left > 0 && ends_.size() + 1 < kMostSlices; left /= 2) {
-    const uint64_t last = ends_.empty() ? 0 : ends_.back();
-    const uint64_t rest = (ask_.block_bytes - std::min(ask_.block_bytes, last)) / layer;
-    if (rest <= left) continue;
-    if (left * layer < kLastSliceBytes) break;
-    ends_.push_back(AlignUp((ask_.block_bytes / layer - left) * layer, tier::kBlockAlignment));
+  const uint64_t layers = ask_.block_bytes / layer;
+  double share = std::clamp(ask_.first_share, 0.0, 1.0);
+  for (uint64_t done = 0; ends_.size() + 1 < kMostSlices; share = 0.5) {
+    const uint64_t left = layers - done;
+    if (left < 2 || left * layer < 2 * kLeastSliceBytes) break;
+    const uint64_t least = (kLeastSliceBytes + layer - 1) / layer;
+    const auto wanted = static_cast<uint64_t>(std::ceil(static_cast<double>(left) * share));
+    done += std::clamp(wanted, least, left - least);
+    const uint64_t end = AlignUp(done * layer, tier::kBlockAlignment);
+    if (end >= ask_.block_bytes) break;
+    ends_.push_back(end);
   }
   ends_.push_back(ask_.block_bytes);
 }
 
-std::vector<tier::FileRange> Restore::Ranges() {
-  std::vector<tier::FileRange> ranges;
-  ranges.reserve(items_.size() * (ends_.size() + 1));
-  uint64_t begin = 0;
-  for (uint64_t end : ends_) {
-    for (const Item& item : items_) {
-      ranges.push_back({item.file.get(), kHeaderBytes + begin, {item.data + begin, end - begin}});
-    }
-    begin = end;
-    if (ranges.size() > items_.size()) continue;
-    for (size_t i = 0; i < items_.size(); ++i) {
-      ranges.push_back(
-          {items_[i].file.get(), 0, headers_.span().subspan(i * kHeaderBytes, kHeaderBytes)});
-    }
+bool Restore::Open(Item& item, const BlockKey& key) {
+  absl::StatusOr<std::unique_ptr<os::DirectFile>> file = parts_.store->Open(key, ask_.block_bytes);
+  gone_ = !file.ok();
+  if (gone_) return false;
+  absl::StatusOr<tier::DeviceBuffer> buffer =
+      parts_.manager->Allocate(ask_.owner, ask_.block_bytes);
+  if (!buffer.ok()) return false;
+  if (separate_) {
+    absl::StatusOr<os::Mapping> host = os::Mapping::Anonymous(ask_.block_bytes);
+    if (!host.ok()) return false;
+    item.host = *std::move(host);
   }
-  return ranges;
+  item.key = key;
+  item.file = *std::move(file);
+  item.buffer = *std::move(buffer);
+  item.device = item.buffer.data();
+  item.data = separate_ ? item.host.data() : item.device;
+  return true;
 }
 
 size_t Restore::Begin() {
   CutSlices();
-  for (const BlockKey& key : ask_.keys) {
-    absl::StatusOr<std::unique_ptr<os::DirectFile>> file =
-        parts_.store->Open(key, ask_.block_bytes);
-    gone_ = !file.ok();
-    if (gone_) break;
-    absl::StatusOr<tier::DeviceBuffer> buffer =
-        parts_.manager->Allocate(ask_.owner, ask_.block_bytes);
-    if (!buffer.ok()) break;
-    Item item;
-    item.key = key;
-    item.file = *std::move(file);
-    item.buffer = *std::move(buffer);
-    item.device = item.data = item.buffer.data();
-    if (separate_) {
-      absl::StatusOr<os::Mapping> host = os::Mapping::Anonymous(ask_.block_bytes);
-      if (!host.ok()) break;
-      item.host = *std::move(host);
-      item.data = item.host.data();
-    }
-    items_.push_back(std::move(item));
-  }
-  if (items_.empty()) return 0;
-  absl::StatusOr<os::Mapping> headers = os::Mapping::Anonymous(items_.size() * kHeaderBytes);
+  const size_t most = ask_.keys.size();
+  absl::StatusOr<os::Mapping> headers = os::Mapping::Anonymous(most * kHeaderBytes);
   if (!headers.ok()) return 0;
   headers_ = *std::move(headers);
+  items_ = std::vector<Item>(most);
   {
     absl::MutexLock lock(&mutex_);
-    missing_.assign(ends_.size(), items_.size());
-    good_ = items_.size();
-    left_ = items_.size() + 1;
+    missing_.assign(ends_.size(), most);
+    good_ = most;
+    left_ = most + 1;
   }
-  parts_.workers->Run([self = shared_from_this()] { self->Populate(); });
+  for (size_t i = 0; i < most && Open(items_[i], ask_.keys[i]); ++i) {
+    int more = 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      opened_ = i + 1;
+      more = feeders_ < kFeeders ? 1 : 0;
+      feeders_ += more;
+    }
+    if (more > 0) parts_.workers->Run([self = shared_from_this()] { self->Feed(); });
+  }
+  absl::MutexLock lock(&mutex_);
+  count_ = opened_;
+  for (size_t& missing : missing_) missing -= most - count_;
+  good_ = std::min(good_, count_);
+  left_ -= most - count_;
+  all_open_ = true;
+  return count_;
+}
+
+void Restore::Feed() {
+  for (;;) {
+    size_t index = 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      auto ready = [this] {
+        mutex_.AssertHeld();
+        return fed_ < opened_ || all_open_;
+      };
+      mutex_.Await(absl::Condition(&ready));
+      if (fed_ == opened_) break;
+      index = fed_++;
+    }
+    os::Populate({items_[index].data, ask_.block_bytes});
+    AskFirst(index);
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    if (--feeders_ > 0) return;
+  }
+  AskRest();
+  absl::MutexLock lock(&mutex_);
+  PartOverLocked();
+}
+
+void Restore::AskFirst(size_t index) {
+  const Item& item = items_[index];
+  Ask({{item.file.get(), kHeaderBytes, {item.data, ends_[0]}},
+       {item.file.get(), 0, headers_.span().subspan(index * kHeaderBytes, kHeaderBytes)}},
+      [self = shared_from_this(), index](size_t range, const absl::Status& status) {
+        self->OnRead(index, range == 0 ? 0 : kHeader, status);
+      });
+}
+
+void Restore::AskRest() {
+  std::vector<tier::FileRange> ranges;
+  ranges.reserve(count_ * (ends_.size() - 1));
+  for (size_t slice = 1; slice < ends_.size(); ++slice) {
+    const uint64_t begin = ends_[slice - 1];
+    for (size_t i = 0; i < count_; ++i) {
+      ranges.push_back({items_[i].file.get(),
+                        kHeaderBytes + begin,
+                        {items_[i].data + begin, ends_[slice] - begin}});
+    }
+  }
+  Ask(std::move(ranges), [self = shared_from_this()](size_t range, const absl::Status& status) {
+    self->OnRead(range % self->count_, 1 + range / self->count_, status);
+  });
+}
+
+void Restore::Ask(std::vector<tier::FileRange> ranges, tier::TierManager::RangeDone done) {
+  if (ranges.empty()) return;
   const uint64_t number =
-      parts_.manager->ReadRanges(Ranges(), tier::Priority::kNextLayer,
-                                 [self = shared_from_this()](size_t range, absl::Status status) {
-                                   self->OnRead(range, status);
-                                 });
+      parts_.manager->ReadRanges(std::move(ranges), tier::Priority::kNextLayer, std::move(done));
   bool cancelled = false;
   {
     absl::MutexLock lock(&mutex_);
-    number_ = number;
+    numbers_.push_back(number);
     cancelled = cancelled_;
   }
   if (cancelled) parts_.manager->CancelRanges(number);
-  return items_.size();
-}
-
-// Brings in pages from the last block on, until it meets the reads, which bring them in one by one
-// from the first: so two threads clear memory while the disk is busy. A part of the restore: while
-// it lasts no block is given away, whose pages it would bring back.
-void Restore::Populate() {
-  for (size_t i = items_.size(); i-- > 0;) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (cancelled_ || (items_[i].arrived & 1) != 0) break;
-    }
-    os::Populate({items_[i].data, ask_.block_bytes});
-  }
-  absl::MutexLock lock(&mutex_);
-  PartOverLocked();
 }
 
 void Restore::PartOverLocked() {
@@ -136,19 +167,16 @@ void Restore::PartOverLocked() {
 }
 
 void Restore::Cancel() {
-  uint64_t number = 0;
+  std::vector<uint64_t> numbers;
   {
     absl::MutexLock lock(&mutex_);
     cancelled_ = true;
-    number = number_;
+    numbers = numbers_;
   }
-  if (number != 0) parts_.manager->CancelRanges(number);
+  for (uint64_t number : numbers) parts_.manager->CancelRanges(number);
 }
 
-// Ranges are asked for as Ranges() lists them: first slices, headers, other slices.
-void Restore::OnRead(size_t range, const absl::Status& status) {
-  const size_t index = range % items_.size();
-  const size_t row = range / items_.size();
+void Restore::OnRead(size_t index, size_t slice, const absl::Status& status) {
   Item& item = items_[index];
   absl::MutexLock lock(&mutex_);
   if (!status.ok()) {
@@ -156,8 +184,7 @@ void Restore::OnRead(size_t range, const absl::Status& status) {
     spoiled_ = true;
     changed_.SignalAll();
   }
-  const size_t slice = row == 0 ? 0 : row - 1;
-  if (row == 1) {
+  if (slice == kHeader) {
     item.header = true;
   } else {
     item.arrived |= uint32_t{1} << slice;
@@ -255,7 +282,7 @@ void Restore::End() {
 absl::Status Restore::AwaitLocked(const std::function<bool()>& there,
                                   const tier::CancelFlag* cancel) {
   for (;;) {
-    if (spoiled_ || good_ < items_.size()) {
+    if (spoiled_ || good_ < count_) {
       return absl::UnavailableError("stored KV could not be read");
     }
     if (there()) return absl::OkStatus();

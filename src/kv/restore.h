@@ -1,5 +1,8 @@
 // KV blocks on their way from the disk store into device memory, layer by layer: the first layers
 // of all blocks are read first, so that a step may compute its first layers while later ones come.
+// Each slice of layers is half of what is left, so that reads are large and still little is left to
+// compute when the last of them ends. The first block's reads begin while the others' files are
+// opened and their memory is brought in.
 // On a device with memory of its own they are copied there slice by slice. Bytes are hashed as they
 // arrive and compared when a block is whole; a step that has used them waits for that (AwaitAll)
 // before it believes anything that it computed. A block that fails is read once more as a whole; if
@@ -35,6 +38,9 @@ struct RestoreAsk {
   tier::Owner owner;
   uint64_t block_bytes = 0;  // a multiple of 4 KiB
   uint64_t layer_bytes = 0;  // of one layer in a block; layers lie one after the other
+  // Share of the layers that a step waits for before it begins: more is read in larger pieces, less
+  // lets a step that computes for long begin soon.
+  double first_share = 0.5;
 };
 
 class Restore : public std::enable_shared_from_this<Restore> {
@@ -58,7 +64,7 @@ class Restore : public std::enable_shared_from_this<Restore> {
   // What has not been read yet ends as failed.
   void Cancel();
 
-  size_t size() const { return items_.size(); }
+  size_t size() const { return count_; }
   bool file_gone() const { return gone_; }  // Begin found a block's file gone
   std::byte* address(size_t i) const { return items_[i].device; }
   // Waits until `layer` of every block is in memory. Unavailable if a block cannot be had as it was
@@ -88,15 +94,23 @@ class Restore : public std::enable_shared_from_this<Restore> {
     StreamHash64 hash;
   };
 
+  // What OnRead is told to be the slice of a block's header.
+  static constexpr size_t kHeader = SIZE_MAX;
+
   void CutSlices();
-  std::vector<tier::FileRange> Ranges();
-  void OnRead(size_t range, const absl::Status& status);
+  bool Open(Item& item, const BlockKey& key);
+  // Brings in blocks' memory and asks for their first slices, from several workers; the last of
+  // them asks for the other slices.
+  void Feed();
+  void AskFirst(size_t index);
+  void AskRest();
+  void Ask(std::vector<tier::FileRange> ranges, tier::TierManager::RangeDone done);
+  void OnRead(size_t index, size_t slice, const absl::Status& status);
   void Hash(size_t index);
   // The next slice of `item` to hash, or -1 if there is none now.
   int NextSliceLocked(const Item& item) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // From where they were read to, if that is not the device's memory; false if that fails.
   bool CopyToDevice(const Item& item, uint64_t offset, uint64_t bytes);
-  void Populate();
   void PartOverLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndItem(size_t index, bool good, bool again);
   void End();
@@ -109,15 +123,20 @@ class Restore : public std::enable_shared_from_this<Restore> {
   const bool separate_;         // device memory that the host can't read to
   std::vector<uint64_t> ends_;  // of slices in a block
   os::Mapping headers_;         // a page a block
-  std::vector<Item> items_;     // not resized after Begin
+  std::vector<Item> items_;     // by key; those from count_ on are not used
+  size_t count_ = 0;            // set by Begin
   bool gone_ = false;
 
   mutable absl::Mutex mutex_;
   absl::CondVar changed_;
-  uint64_t number_ ABSL_GUARDED_BY(mutex_) = 0;  // of the reads
+  std::vector<uint64_t> numbers_ ABSL_GUARDED_BY(mutex_);  // of the reads
+  size_t opened_ ABSL_GUARDED_BY(mutex_) = 0;              // blocks
+  size_t fed_ ABSL_GUARDED_BY(mutex_) = 0;                 // of those, taken by Feed
+  bool all_open_ ABSL_GUARDED_BY(mutex_) = false;          // as many as can be
+  int feeders_ ABSL_GUARDED_BY(mutex_) = 0;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<size_t> missing_ ABSL_GUARDED_BY(mutex_);  // blocks without it, for each slice
-  size_t left_ ABSL_GUARDED_BY(mutex_) = 0;              // blocks that have not ended, and Populate
+  size_t left_ ABSL_GUARDED_BY(mutex_) = 0;              // blocks that have not ended, and Feed
   size_t good_ ABSL_GUARDED_BY(mutex_) = 0;              // blocks before the first bad one
   bool spoiled_ ABSL_GUARDED_BY(mutex_) = false;         // some bytes were wrong at first
   bool over_ ABSL_GUARDED_BY(mutex_) = false;

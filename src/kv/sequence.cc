@@ -1,6 +1,7 @@
 #include "kv/sequence.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/status.h"
@@ -27,6 +28,7 @@ Sequence::Sequence(tier::TierManager* manager, Cache* cache, const BlockKey& roo
       cache_(cache),
       root_(root),
       owner_(std::move(owner)),
+      used_bytes_(block_bytes),
       block_bytes_(AlignUp(block_bytes, tier::kBlockAlignment)),
       chain_(root) {}
 
@@ -89,6 +91,10 @@ absl::Status Sequence::Reserve(int32_t tokens) {
       addresses_.resize(front() + own_before);
       own_.resize(own_before);
       return buffer.status();
+    }
+    // What lay there may be another tenant's, and whole blocks go to files.
+    if (block_bytes_ > used_bytes_ && manager_->unified()) {
+      std::memset(buffer->data() + used_bytes_, 0, block_bytes_ - used_bytes_);
     }
     addresses_.push_back(buffer->data());
     own_.push_back(*std::move(buffer));

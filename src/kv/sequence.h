@@ -77,7 +77,8 @@ class Sequence {
   Cache* cache_;
   BlockKey root_;
   tier::Owner owner_;
-  uint64_t block_bytes_;
+  uint64_t used_bytes_;   // of a block; what follows them fills whole pages
+  uint64_t block_bytes_;  // with that
   int32_t length_ = 0;
   int32_t window_ = 0;
   size_t let_go_ = 0;             // of shared_, at its beginning: null

@@ -13,6 +13,15 @@
 namespace terrace::scheduler {
 namespace {
 
+// How much of stored KV a step waits for before it begins (RestoreAsk::first_share), where all of
+// it comes in `load_s` and the step computes for `compute_s`; 0: not known.
+double FirstShare(double load_s, double compute_s) {
+  constexpr double kLeast = 0.15, kMost = 0.5;
+  if (load_s <= 0 || compute_s <= 0) return kMost;
+  // What computes in the time that the rest takes ends together with it.
+  return std::clamp(1 - compute_s / load_s, kLeast, kMost);
+}
+
 void AddChoice(LiveRequest* live, const std::string& why) {
   if (why.empty()) return;
   if (!live->kv_choice.empty()) live->kv_choice += "; ";
@@ -140,6 +149,13 @@ void SchedulerImpl::StartLoadLocked(ModelQueue* queue, LiveRequest* live, kv::Ca
              : options_.cache->Weigh(found.stored.size(), ask.block_bytes, compute_s);
     AddChoice(live, choice.why);
     if (!choice.load) return;
+  }
+  if (disk && options_.cache->disk_rate() > 0) {
+    const auto bytes = static_cast<double>(found.stored.size() * ask.block_bytes);
+    const auto known = static_cast<int32_t>(found.stored.size()) * kv::kBlockTokens;
+    const int32_t rest = live->pending() - known;
+    ask.first_share =
+        FirstShare(bytes / options_.cache->disk_rate(), compute_s * rest / kv::kBlockTokens);
   }
   // What lies further down is looked for once this has come.
   live->more_beyond = (host && !found.stored.empty()) || ((host || disk) && !found.beyond.empty());
@@ -300,6 +316,58 @@ void SchedulerImpl::ReleaseVictimLocked(ModelQueue* queue, LiveRequest* victim) 
   victim->ForgetRestore();
   victim->leader.clear();
   victim->alike = 0;
+}
+
+uint64_t SchedulerImpl::LeastWorkspace(const engine::EngineModel& model) {
+  return engine::Engine::WorkspaceBytes(model, kLeastStepRows, kLeastStepRows, 0);
+}
+
+bool SchedulerImpl::FitsWhole(const engine::EngineModel& model) const {
+  return model.weights().total_bytes() + LeastWorkspace(model) <= device_budget_bytes_;
+}
+
+uint64_t SchedulerImpl::MostBudget(const engine::EngineModel& model) const {
+  return device_budget_bytes_ -
+         std::min({device_budget_bytes_, engine_->workspace_bytes(), LeastWorkspace(model)});
+}
+
+uint64_t SchedulerImpl::TakenKvLocked() const {
+  uint64_t bytes = 0;
+  for (const auto& [name, queue] : queues_) {
+    for (const auto& live : queue->running) bytes += TakenBytes(*queue, *live);
+  }
+  return bytes;
+}
+
+int32_t SchedulerImpl::RowsWithRoomLocked(const ModelQueue& queue) const {
+  if (!FitsWhole(*queue.model)) return options_.step_tokens;
+  const uint64_t taken = queue.model->weights().total_bytes() + TakenKvLocked();
+  int32_t rank = 0;
+  for (const auto& live : queue.running) {
+    if (live->adapter != nullptr) rank = std::max(rank, live->adapter->weights().max_rank());
+  }
+  int32_t rows = options_.step_tokens;
+  for (; rows > kLeastStepRows; rows = std::max(rows / 2, kLeastStepRows)) {
+    const uint64_t workspace = engine::Engine::WorkspaceBytes(
+        *queue.model, rows, std::min(rows, options_.max_batch), rank);
+    if (taken + std::max(workspace, engine_->workspace_bytes()) <= device_budget_bytes_) break;
+  }
+  return rows;
+}
+
+void SchedulerImpl::MakeRoomBesideWeightsLocked(ModelQueue* queue) {
+  if (!FitsWhole(*queue->model)) return;  // its weights come and go in any case
+  const uint64_t weights = queue->model->weights().total_bytes();
+  const uint64_t least = LeastWorkspace(*queue->model);
+  while (weights + TakenKvLocked() + std::max(engine_->workspace_bytes(), least) >
+         device_budget_bytes_) {
+    // A long prompt's step may have left a workspace that is larger than what these need.
+    if (engine_->workspace_bytes() > least) {
+      engine_->ShrinkWorkspace(least);
+    } else if (!PreemptLocked(queue)) {
+      return;
+    }
+  }
 }
 
 bool SchedulerImpl::PreemptLocked(ModelQueue* preferred) {

@@ -18,6 +18,8 @@ namespace terrace::scheduler {
 // Tokens of growth booked beyond the prompt when a request is admitted; more is taken as it comes,
 // and the youngest request gives way if it cannot be had.
 inline constexpr int32_t kBookedGrowth = 256;
+// Rows that a step may have however little memory there is.
+inline constexpr int32_t kLeastStepRows = 16;
 
 // One model and its requests.
 struct ModelQueue {

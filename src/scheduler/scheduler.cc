@@ -163,7 +163,7 @@ absl::Status SchedulerImpl::Submit(std::unique_ptr<Request> request) {
   const engine::EngineModel& model = *queue->model;
   const auto prompt = static_cast<int32_t>(request->prompt.size());
   RETURN_IF_ERROR(CheckRequestLocked(*queue, *request));
-  const uint64_t budget = Budget();
+  const uint64_t budget = MostBudget(model);
   const uint64_t need = model.KvBytes(std::min(prompt + 1, queue->most_kv_tokens));
   const uint64_t weights = std::min(model.weights().total_bytes(), budget);
   if (need > budget || (model.weights().total_bytes() <= budget && weights + need > budget)) {

@@ -122,7 +122,9 @@ class SchedulerImpl final : public Scheduler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   const TenantTerms& TermsLocked(std::string_view tenant) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // KV that the tenant's running requests hold or take in their next step.
+  // KV that a running request holds or takes in its next step, but for what it shares.
+  static uint64_t TakenBytes(const ModelQueue& queue, const LiveRequest& live);
+  // The same of all the tenant's running requests, and their number.
   uint64_t TenantKvLocked(std::string_view tenant, int32_t* running) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The most tokens of one request that the tenant's quota has room for.
@@ -166,10 +168,23 @@ class SchedulerImpl final : public Scheduler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Until one more request would have had its turn, by the rate of the last while.
   int ExpectedWaitSecondsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of a step as small as can be, and whether all weights fit beside it.
+  static uint64_t LeastWorkspace(const engine::EngineModel& model);
+  bool FitsWhole(const engine::EngineModel& model) const;
+  // What weights and KV of `model` may take beside that.
+  uint64_t MostBudget(const engine::EngineModel& model) const;
   // What weights and KV may take: the device budget less the engine's workspace.
   uint64_t Budget() const {
     return device_budget_bytes_ - std::min(device_budget_bytes_, engine_->workspace_bytes());
   }
+  // KV that all running requests hold or take in their next step.
+  uint64_t TakenKvLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Before a step: the workspace shrinks, and as many sequences give way as it takes for the KV of
+  // the others, with what they grow by, to fit beside the model's weights, which would stream in
+  // every step otherwise.
+  void MakeRoomBesideWeightsLocked(ModelQueue* queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The most rows of a step whose workspace fits beside weights and KV.
+  int32_t RowsWithRoomLocked(const ModelQueue& queue) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // After a step that failed for want of memory: sends the youngest sequence back to wait. False if
   // there was only one in the whole scheduler.
   bool PreemptLocked(ModelQueue* preferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -89,6 +89,7 @@ void SchedulerImpl::AddRowsLocked(ModelQueue* queue, bool guests, int64_t now_us
   }
   if (prompts.empty()) return;
   int32_t room = queue->budget.PromptRows(work->decode_rows) - work->prompt_rows;
+  room = std::min(room, RowsWithRoomLocked(*queue) - work->decode_rows - work->prompt_rows);
   // Whoever comes next finds no long step under way.
   const StepBudget& budget = queue->budget;
   room = std::min(room, guests ? budget.RowsWithin(ComputeShares::kSliceUs, kUnknownGuestRows)
@@ -237,6 +238,7 @@ bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
   {
     absl::MutexLock lock(&mutex_);
     if (admit && (!hold_admission_ || queue->running.empty())) AdmitLocked(queue);
+    MakeRoomBesideWeightsLocked(queue);
     BuildStepLocked(queue, start_us, &work);
     in_step_ = work.requests;
     step_cancel_.cancelled = false;

@@ -255,19 +255,22 @@ absl::StatusOr<TierManagerImpl::Attempt> TierManagerImpl::TryAcquireLocked(Model
   return attempt;
 }
 
-uint64_t TierManagerImpl::MissingBytes(ModelId id, uint32_t index) const {
+uint64_t TierManagerImpl::MissingBytes(ModelId id, uint32_t index, std::string* name) const {
   absl::MutexLock lock(&mutex_);
   const Model* model = FindLocked(id);
   if (model == nullptr || index >= model->segments.size()) return 0;
   const Segment& segment = model->segments[index];
-  return segment.residence == Residence::kAbsent ? segment.spec.bytes : 0;
+  if (segment.residence != Residence::kAbsent) return 0;
+  *name = model->spec.name;
+  return segment.spec.bytes;
 }
 
 absl::StatusOr<Pin> TierManagerImpl::Acquire(ModelId id, uint32_t index, Priority priority,
                                              const CancelFlag* cancel) {
   int64_t since_us = 0;
-  const uint64_t missing = MissingBytes(id, index);
-  if (missing > 0) ReclaimIdle(missing, /*anything=*/false);
+  std::string name;
+  const uint64_t missing = MissingBytes(id, index, &name);
+  if (missing > 0) ReclaimIdle(missing, /*anything=*/false, name);
   for (;;) {
     if (IsSet(cancel)) return absl::CancelledError("cancelled while waiting for weights");
     absl::StatusOr<Attempt> attempt;
@@ -276,7 +279,8 @@ absl::StatusOr<Pin> TierManagerImpl::Acquire(ModelId id, uint32_t index, Priorit
       attempt = TryAcquireLocked(id, index, priority);
       if (attempt.ok() && attempt->pin && to_locate_.empty()) return std::move(attempt->pin);
     }
-    if (absl::IsResourceExhausted(attempt.status()) && ReclaimIdle(missing, /*anything=*/true)) {
+    if (absl::IsResourceExhausted(attempt.status()) &&
+        ReclaimIdle(missing, /*anything=*/true, {})) {
       continue;
     }
     {
@@ -365,7 +369,7 @@ absl::StatusOr<DeviceBuffer> TierManagerImpl::Allocate(const Owner& owner, uint6
                     FormatBytes(options_.device_budget_bytes), options_.device_budget_bytes));
   }
   int64_t since_us = 0;
-  ReclaimIdle(bytes, /*anything=*/false);
+  ReclaimIdle(bytes, /*anything=*/false, owner.model);
   for (;;) {
     absl::StatusOr<DeviceRange> range;
     {
@@ -389,7 +393,7 @@ absl::StatusOr<DeviceBuffer> TierManagerImpl::Allocate(const Owner& owner, uint6
         idle_memory_->ReclaimOf(owner.tenant, RoundedBytes(bytes) - left) > 0) {
       continue;
     }
-    if (ReclaimIdle(bytes, /*anything=*/true)) continue;
+    if (ReclaimIdle(bytes, /*anything=*/true, {})) continue;
     {
       absl::MutexLock lock(&mutex_);
       if (!AwaitRoomLocked(owner, RoundedBytes(bytes), &since_us)) {
@@ -398,15 +402,6 @@ absl::StatusOr<DeviceBuffer> TierManagerImpl::Allocate(const Owner& owner, uint6
     }
     Pump();
   }
-}
-
-void TierManagerImpl::FreeBuffer(std::byte* data) {
-  if (options_.freed) options_.freed(data);
-  absl::MutexLock lock(&mutex_);
-  auto found = buffers_.find(data);
-  DeviceRange range = std::move(found->second);
-  buffers_.erase(found);
-  FreeRangeLocked(std::move(range));
 }
 
 void TierManagerImpl::EvictModel(ModelId id) {

@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -110,13 +111,16 @@ class TierManagerImpl {
   absl::StatusOr<Pin> WaitForLoadLocked(const std::shared_ptr<Load>& load, const CancelFlag* cancel)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // What bringing a segment in would take; 0 if it is there or under way.
-  uint64_t MissingBytes(ModelId model, uint32_t segment) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // What bringing a segment in would take; 0 if it is there or under way. And its model's name.
+  uint64_t MissingBytes(ModelId model, uint32_t segment, std::string* name) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // reclaim.cc: room.
+  // reclaim.cc: room, and what is given back.
   // Asks for idle memory that is older than the weights which would go for `bytes`, or any if
-  // `anything`; true if some came back. For a caller without the lock.
-  bool ReclaimIdle(uint64_t bytes, bool anything) ABSL_LOCKS_EXCLUDED(mutex_);
+  // `anything`; true if some came back. Weights of `asking`, by whose execution the bytes are
+  // wanted, count as in use, if the device can hold them all. For a caller without the lock.
+  bool ReclaimIdle(uint64_t bytes, bool anything, std::string_view asking)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   uint64_t RoundedBytes(uint64_t bytes) const;
   absl::StatusOr<DeviceRange> TakeRoomLocked(const Owner& owner, uint64_t bytes,
                                              const RoomRequest& request)

@@ -29,7 +29,7 @@ uint64_t TierManagerImpl::RoundedBytes(uint64_t bytes) const {
   return AlignUp(bytes, device_->info().granularity);
 }
 
-bool TierManagerImpl::ReclaimIdle(uint64_t bytes, bool anything) {
+bool TierManagerImpl::ReclaimIdle(uint64_t bytes, bool anything, std::string_view asking) {
   if (idle_memory_ == nullptr) return false;
   uint64_t wanted = RoundedBytes(bytes);
   int64_t used_before_us = std::numeric_limits<int64_t>::max();
@@ -38,9 +38,12 @@ bool TierManagerImpl::ReclaimIdle(uint64_t bytes, bool anything) {
     const uint64_t free = ledger_.free(Tier::kDevice);
     if (free >= wanted) return false;  // there is room: a quota is what stands in the way
     wanted -= free;
+    const uint64_t workspace = ledger_.used(Tier::kDevice, Kind::kWorkspace);
     // One order of age for weights and idle KV: the oldest go first, whichever they are.
     for (const auto& [id, model] : models_) {
       if (anything || model->resident_bytes == 0) continue;
+      const bool fits = model->bytes + workspace <= options_.device_budget_bytes;
+      if (fits && model->spec.name == asking) continue;
       const bool pinned = std::any_of(model->segments.begin(), model->segments.end(),
                                       [](const Segment& s) { return s.pins > 0; });
       if (!pinned) used_before_us = std::min(used_before_us, model->history.last_us);
@@ -169,6 +172,18 @@ void TierManagerImpl::FreeRangeLocked(DeviceRange range) {
   if (room_waiters_ > 0) changed_.SignalAll();
 }
 
+void TierManagerImpl::FreeBuffer(std::byte* data) {
+  if (options_.freed) options_.freed(data);
+  absl::MutexLock lock(&mutex_);
+  auto found = buffers_.find(data);
+  DeviceRange range = std::move(found->second);
+  buffers_.erase(found);
+  // Whoever comes next writes over it: clearing pages anew costs more than reading them from disk.
+  device_->FreeForExchange(range.data, range.bytes);
+  range.reservation.Release();
+  if (room_waiters_ > 0) changed_.SignalAll();
+}
+
 std::vector<EvictionCandidate> TierManagerImpl::VictimsLocked(const RoomRequest& request) const {
   std::vector<EvictionCandidate> candidates = CandidatesLocked(request);
   EvictionRequest policy_request;
@@ -195,8 +210,10 @@ absl::StatusOr<DeviceRange> TierManagerImpl::TakeRoomLocked(const Owner& owner, 
     gone.push_back({range.data, range.bytes});
   };
   auto allocate = [&]() -> absl::StatusOr<std::byte*> {
-    // Weights are read over whatever was there; KV and workspace get clean memory.
-    if (request.model != nullptr) return device_->Exchange(std::exchange(gone, {}), rounded);
+    // Weights and KV are written over whatever was there; a workspace gets clean memory.
+    if (owner.kind != Kind::kWorkspace) {
+      return device_->Exchange(std::exchange(gone, {}), rounded);
+    }
     for (const device::MemoryRange& range : std::exchange(gone, {})) {
       device_->Free(range.data, range.bytes);
     }

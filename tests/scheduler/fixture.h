@@ -83,6 +83,10 @@ class SchedulerTest : public testing::Test {
       store_ = *std::move(store);
       cache_ = std::make_unique<kv::Cache>(&rig_->manager(), store_.get(), &rig_->clock());
       cache_->SetRemote(remote_);
+      if (host_bytes_ > 0) {
+        host_ = std::make_unique<kv::HostStore>(&rig_->manager(), host_bytes_);
+        cache_->SetHost(host_.get());
+      }
       rig_->manager().SetIdleMemory(cache_.get());
       options.cache = cache_.get();
     }
@@ -139,6 +143,7 @@ class SchedulerTest : public testing::Test {
   void Stop() {
     scheduler_.reset();
     cache_.reset();
+    host_.reset();
     store_.reset();
   }
 
@@ -146,11 +151,13 @@ class SchedulerTest : public testing::Test {
   bool use_cache_ = false;
   uint64_t disk_cap_bytes_ = 64 * kMiB;
   storage::RemoteStore* remote_ = nullptr;
+  uint64_t host_bytes_ = 0;  // of KV on the host, for devices with memory of their own
   TempFolder folder_;
   Metrics metrics_;
   std::map<std::string, uint64_t> weight_bytes_;
   std::unique_ptr<Rig> rig_;
   std::unique_ptr<storage::BlockStore> store_;
+  std::unique_ptr<kv::HostStore> host_;
   std::unique_ptr<kv::Cache> cache_;
   std::unique_ptr<Scheduler> scheduler_;
   FinishInfo last_;

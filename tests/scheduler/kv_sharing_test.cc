@@ -132,7 +132,6 @@ TEST_F(CachedSchedulerTest, TheKvOfASequenceThatGivesWayMovesToDiskIfThatIsCheap
 class EqualityTest : public CachedSchedulerTest {
  protected:
   static constexpr size_t kPrompts = 64;
-  static constexpr int32_t kTokens = 8;
 
   void SetUp() override {
     Random random(64);
@@ -153,7 +152,7 @@ class EqualityTest : public CachedSchedulerTest {
     Start(64 * kMiB);
     Add("qwen3", options);
     for (size_t i = 0; i < kPrompts; ++i) {
-      alone_.push_back(Answer("alone" + std::to_string(i), "qwen3", prompts_[i], kTokens));
+      alone_.push_back(Answer("alone" + std::to_string(i), "qwen3", prompts_[i], tokens_));
     }
     Stop();
   }
@@ -164,7 +163,7 @@ class EqualityTest : public CachedSchedulerTest {
     for (size_t i = 0; i < kPrompts; ++i) {
       const size_t at = (i * (2 * round + 1) + 7 * round) % kPrompts;
       heard[at] = Send(MakeRequest(std::to_string(round) + "-" + std::to_string(at), "qwen3",
-                                   prompts_[at], kTokens));
+                                   prompts_[at], tokens_));
     }
     int32_t restored = 0;
     for (auto& [at, one] : heard) {
@@ -194,14 +193,26 @@ class EqualityTest : public CachedSchedulerTest {
     Add("qwen3", options_);
     EXPECT_GT(CheckBatched(4), 0) << "nothing came from disk";
     Stop();
-    // Weights, workspace and some KV: sequences give way all the time.
+    // Weights, workspace and some KV: most wait until others have ended.
     Start(weight_bytes_["qwen3"] + 2 * kMiB);
     Add("qwen3", options_);
     CheckBatched(5);
     EXPECT_TRUE(rig_->manager().CheckInvariants().ok());
   }
 
+  // Sequences that gave way so far, whatever became of their KV.
+  double Preemptions() {
+    const std::string text = metrics_.Render();
+    const std::regex line("terrace_kv_preemptions_total\\{[^}]*\\} ([0-9.]+)");
+    double sum = 0;
+    for (std::sregex_iterator it(text.begin(), text.end(), line), end; it != end; ++it) {
+      sum += std::stod((*it)[1]);
+    }
+    return sum;
+  }
+
   engine::EngineModelOptions options_;
+  int32_t tokens_ = 8;
   std::vector<std::vector<int32_t>> prompts_;
   Answers alone_;
 };
@@ -245,6 +256,34 @@ TEST_F(EqualityTest, AlsoFromARemoteStore) {
   std::filesystem::remove_all(folder_.path());
   CheckBatched(3);
   EXPECT_FALSE(remote.State().usable);
+}
+
+// Answers that are longer than what is booked when their requests are let in: room for three when
+// they begin, and for fewer before they end.
+TEST_F(EqualityTest, AlsoWhenSequencesGiveWay) {
+  tokens_ = 290;
+  Measure({});
+  use_cache_ = true;
+  Start(weight_bytes_["qwen3"] + 2 * kMiB);
+  Add("qwen3", options_);
+  CheckBatched(0);
+  EXPECT_GT(Preemptions(), 0);
+  EXPECT_TRUE(rig_->manager().CheckInvariants().ok());
+}
+
+// A device with memory of its own, too small for all of them: what leaves it comes back from the
+// host's.
+TEST_F(EqualityTest, AlsoFromHostMemory) {
+  variant_ = "sim";
+  Measure({});
+  use_cache_ = true;
+  host_bytes_ = 64 * kMiB;
+  Start(weight_bytes_["qwen3"] + 2 * kMiB);
+  Add("qwen3", options_);
+  for (size_t round = 0; round < 3; ++round) CheckBatched(round);
+  EXPECT_GT(cache_->State().host_hits, 0u) << "nothing came from host memory";
+  EXPECT_TRUE(host_->CheckInvariants().ok()) << host_->CheckInvariants();
+  EXPECT_TRUE(rig_->manager().CheckInvariants().ok());
 }
 
 // F16 and INT8 KV of the same tokens are different blocks.

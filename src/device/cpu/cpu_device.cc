@@ -75,6 +75,12 @@ class CpuDevice final : public Device {
     if (bytes > 0) arena_.Free(data, bytes);
   }
 
+  void FreeForExchange(std::byte* data, uint64_t) override {
+    absl::MutexLock lock(&mutex_);
+    const uint64_t bytes = ForgetLocked(data);
+    if (bytes > 0) arena_.Keep(data, bytes);
+  }
+
   void Trim() override {
     absl::MutexLock lock(&mutex_);
     arena_.DiscardKept(0);

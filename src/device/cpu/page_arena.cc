@@ -55,7 +55,10 @@ absl::StatusOr<std::byte*> PageArena::Take(uint64_t bytes, Contents contents) {
         best_cost = cost;
         best = range;
       }
+      // Nothing fits better: pieces of one size come and go.
+      if (missing == 0 && end - begin == bytes) break;
     }
+    if (best.size() > 0 && std::get<0>(best_cost) == 0 && std::get<1>(best_cost) == bytes) break;
   }
   if (best.size() == 0) {
     return absl::ResourceExhaustedError(fmt::format("no free range of {} among {} in {} pieces",

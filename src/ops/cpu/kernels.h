@@ -158,10 +158,11 @@ struct Kernels {
                    std::byte* tile);
   // Units [first, last) of a sequence, unit = row * group + head in group.
   void (*attention)(const AttentionArgs& args, int64_t first, int64_t last);
-  // The same for many units, by a matrix unit; null where there is none. F16 and INT8 KV, key_dim a
-  // multiple of 32, value_dim of 16. `scratch` has TileAttentionScratch() floats. Results may
-  // depend on `first`.
+  // The same for many units, by a matrix unit, from `tile_attention_min_rows` rows on; null where
+  // there is none. F16 and INT8 KV, key_dim a multiple of 32, value_dim of 16. `scratch` has
+  // TileAttentionScratch() floats. Results may depend on `first`.
   void (*tile_attention)(const AttentionArgs& args, int64_t first, int64_t last);
+  int tile_attention_min_rows;
 
   // Measures of the machine, with this variant's instructions (verify.h). `read` returns a value
   // that depends on all bytes; the others do `rounds` x 12 independent steps from registers.

@@ -21,6 +21,9 @@ constexpr Kernels MakeAmxKernels() {
   k.tile_quant_min_rows = 5;
   k.to_bf16 = ToBf16;
   k.tile_attention = TileAttention;
+  // Half a tile of units: from there on the tiles' products take less time than reading keys and
+  // values, while those of vectors take more with each row.
+  k.tile_attention_min_rows = 8;
   k.int8_rounds = TileInt8Rounds;
   k.int8_step_ops = 32768;
   k.word_rounds = TilePairRounds;
