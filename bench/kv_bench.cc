@@ -30,6 +30,7 @@ namespace {
 
 constexpr int32_t kNewTokens = 16;
 constexpr std::string_view kName = "m";
+constexpr std::string_view kOther = "other";
 
 // One request's tokens as they come.
 struct Stream {
@@ -95,14 +96,25 @@ class KvBed {
   void Stop() {
     scheduler_.reset();
     model_.reset();
+    other_.reset();
     runtime_.reset();
   }
+  // Anew, on the same folder, with room for `budget_bytes` and the model `other_path` beside.
+  absl::Status RestartWithOther(uint64_t budget_bytes, const std::string& other_path) {
+    Stop();
+    config_.memory.device_budget_bytes = budget_bytes;
+    RETURN_IF_ERROR(Start());
+    ASSIGN_OR_RETURN(other_, runtime_->OpenModel(std::string(kOther), other_path, 0, 0));
+    RETURN_IF_ERROR(other_->weights().WaitForImage());
+    return scheduler_->AddModel(other_);
+  }
 
-  std::shared_ptr<Stream> Send(std::vector<int32_t> prompt, int32_t tokens, absl::Status* status) {
+  std::shared_ptr<Stream> Send(std::vector<int32_t> prompt, int32_t tokens, absl::Status* status,
+                               std::string_view model = kName) {
     auto stream = std::make_shared<Stream>();
     auto request = std::make_unique<Request>();
     request->id = fmt::format("bench-{}", ++asked_);
-    request->model = kName;
+    request->model = model;
     request->max_tokens = tokens;
     request->sampling.temperature = 0;
     request->prompt = std::move(prompt);
@@ -126,9 +138,10 @@ class KvBed {
     answer.end_us = static_cast<double>(times.back());
     return answer;
   }
-  absl::StatusOr<Answer> Ask(std::vector<int32_t> prompt, int32_t tokens) {
+  absl::StatusOr<Answer> Ask(std::vector<int32_t> prompt, int32_t tokens,
+                             std::string_view model = kName) {
     absl::Status status;
-    std::shared_ptr<Stream> stream = Send(std::move(prompt), tokens, &status);
+    std::shared_ptr<Stream> stream = Send(std::move(prompt), tokens, &status, model);
     RETURN_IF_ERROR(status);
     return Wait(*stream);
   }
@@ -150,6 +163,9 @@ class KvBed {
     return out;
   }
 
+  double BytesPerToken() const {
+    return static_cast<double>(model_->KvBytes(kv::kBlockTokens)) / kv::kBlockTokens;
+  }
   cli::Runtime& runtime() { return *runtime_; }
   kv::Cache& cache() { return runtime_->kv_cache(); }
   const engine::EngineModel& model() const { return *model_; }
@@ -165,7 +181,7 @@ class KvBed {
   uint64_t asked_ = 0;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<cli::Runtime> runtime_;
-  std::shared_ptr<engine::EngineModel> model_;
+  std::shared_ptr<engine::EngineModel> model_, other_;
   std::unique_ptr<scheduler::Scheduler> scheduler_;
 };
 
@@ -195,19 +211,23 @@ struct DiskRates {
 // One law measured some times, each beside bare reads right before it: the disk's speed changes.
 class DiskLaw {
  public:
-  DiskLaw(const Context& context, std::string law, double bytes)
-      : context_(context), law_(std::move(law)), bytes_(bytes) {}
+  // `bytes_per_token` of KV.
+  DiskLaw(const Context& context, std::string law, double bytes_per_token)
+      : context_(context), law_(std::move(law)), bytes_per_token_(bytes_per_token) {}
 
   void Note(const Answer& answer, const DiskRates& bare) {
+    const double bytes = bytes_per_token_ * answer.info.restored_tokens +
+                         static_cast<double>(answer.info.moved_bytes);
     first_ms_.push_back(answer.first_ms);
-    all_ms_.push_back(bytes_ / bare.all * 1e3);
-    ring_ms_.push_back(bytes_ / bare.ring * 1e3);
+    all_ms_.push_back(bytes / bare.all * 1e3);
+    ring_ms_.push_back(bytes / bare.ring * 1e3);
     ratios_.push_back(answer.first_ms / all_ms_.back());
     context_.say(
-        fmt::format("{}: {:.1f} ms, bare reads {:.1f} ms; {} of {} tokens cached, {} "
-                    "restored; {}",
+        fmt::format("{}: {:.1f} ms, bare reads {:.1f} ms; {} of {} tokens cached, {} restored, "
+                    "{:.0f} MB of weights; {}",
                     law_, answer.first_ms, all_ms_.back(), answer.info.cached_tokens,
-                    answer.info.prompt_tokens, answer.info.restored_tokens, answer.info.kv_choice));
+                    answer.info.prompt_tokens, answer.info.restored_tokens,
+                    static_cast<double>(answer.info.moved_bytes) * 1e-6, answer.info.kv_choice));
   }
   const std::string& law() const { return law_; }
   // None if it was not measured.
@@ -237,7 +257,7 @@ class DiskLaw {
  private:
   const Context& context_;
   const std::string law_;
-  const double bytes_;
+  const double bytes_per_token_;
   std::vector<double> first_ms_, all_ms_, ring_ms_, ratios_;
 };
 
@@ -315,13 +335,12 @@ absl::Status FromMemory(const Context& context, KvBed& bed, const std::vector<in
 // Pushed to disk; and the same after a restart.
 absl::Status FromDisk(const Context& context, KvBed& bed, const std::vector<int32_t>& talk,
                       const Yardsticks& yard, std::vector<Row>* rows) {
-  const auto kv_bytes = static_cast<double>(bed.model().KvBytes(static_cast<int32_t>(talk.size())));
   bed.cache().Flush();
   bed.cache().Clear();
   // A first load tells the rate by which later ones are weighed; it is not measured.
   RETURN_IF_ERROR(bed.Ask(bed.Turn(talk, 60), 1).status());
-  DiskLaw pushed(context, "(c) pushed to disk", kv_bytes);
-  DiskLaw restarted(context, "(d) server restarted, weights back", kv_bytes);
+  DiskLaw pushed(context, "(c) pushed to disk", bed.BytesPerToken());
+  DiskLaw restarted(context, "(d) server restarted, weights back", bed.BytesPerToken());
   const int rounds = context.quick ? 1 : 3;
   for (int i = 0; i < rounds && context.WantsLaw(pushed.law()); ++i) {
     bed.cache().Clear();
@@ -342,33 +361,56 @@ absl::Status FromDisk(const Context& context, KvBed& bed, const std::vector<int3
   return absl::OkStatus();
 }
 
-// The model's weights went too.
+// Another model with a conversation as long takes the room, and goes again: weights and KV come
+// from disk together.
 absl::Status Swapped(const Context& context, KvBed& bed, const std::vector<int32_t>& talk,
                      const Yardsticks& yard, std::vector<Row>* rows) {
-  const auto kv_bytes = static_cast<double>(bed.model().KvBytes(static_cast<int32_t>(talk.size())));
-  const auto weight_bytes = static_cast<double>(bed.model().weights().total_bytes());
-  DiskLaw both(context, "(e) model swapped out and back, KV on disk", kv_bytes + weight_bytes);
+  DiskLaw both(context, "(e) model swapped out and back, KV on disk", bed.BytesPerToken());
   if (!context.WantsLaw(both.law())) return absl::OkStatus();
-  const int rounds = context.quick ? 1 : 3;
-  std::vector<double> kept_ms, references_ms, ratios;
-  for (int i = 0; i < rounds; ++i) {
-    bed.cache().Clear();
-    bed.runtime().manager().EvictModel(bed.model().weights().tier_id());
-    ASSIGN_OR_RETURN(DiskRates bare, DiskRates::Measure(bed.image(), *context.clock));
-    ASSIGN_OR_RETURN(Answer swapped, bed.Ask(bed.Turn(talk, 81 + static_cast<uint64_t>(i)), 1));
-    both.Note(swapped, bare);
+  GenerateOptions options;
+  options.seed = 2;
+  if (context.quick) {
+    ASSIGN_OR_RETURN(options.shape, FindShape("small"));
+  }
+  ASSIGN_OR_RETURN(const std::string other, CachedModel(options, context.cache_folder));
+  // For either, with the workspace of a long prompt.
+  const uint64_t kv_bytes = bed.model().KvBytes(static_cast<int32_t>(talk.size()) + 64);
+  const uint64_t budget =
+      bed.model().weights().total_bytes() + kv_bytes + bed.runtime().engine().workspace_bytes();
+  RETURN_IF_ERROR(bed.RestartWithOther(budget, other));
+  context.say("the other model's conversation");
+  for (int i = 0; i < 2; ++i) RETURN_IF_ERROR(bed.Ask(talk, 1, kOther).status());
+  bed.cache().Flush();
+  for (int i = 0; i < (context.quick ? 1 : 4); ++i) {
+    ASSIGN_OR_RETURN(const DiskRates bare, DiskRates::Measure(bed.image(), *context.clock));
+    ASSIGN_OR_RETURN(Answer back, bed.Ask(bed.Turn(talk, 81 + static_cast<uint64_t>(i)), 1));
+    // The first tells rates.
+    if (i > 0 || context.quick) both.Note(back, bare);
+    RETURN_IF_ERROR(bed.Ask(talk, 1, kOther).status());
+  }
+  both.AddRows(yard, rows);
+  return absl::OkStatus();
+}
 
+// The same, but the KV has stayed.
+absl::Status KvKept(const Context& context, KvBed& bed, const std::vector<int32_t>& talk,
+                    const Yardsticks& yard, std::vector<Row>* rows) {
+  const std::string law = "(e) the same with the KV still in RAM: first token";
+  if (!context.WantsLaw(law)) return absl::OkStatus();
+  const auto weight_bytes = static_cast<double>(bed.model().weights().total_bytes());
+  std::vector<double> kept_ms, references_ms, ratios;
+  for (int i = 0; i < (context.quick ? 1 : 3); ++i) {
     bed.runtime().manager().EvictModel(bed.model().weights().tier_id());
-    ASSIGN_OR_RETURN(bare, DiskRates::Measure(bed.image(), *context.clock));
+    ASSIGN_OR_RETURN(const DiskRates bare, DiskRates::Measure(bed.image(), *context.clock));
     ASSIGN_OR_RETURN(Answer kept, bed.Ask(bed.Turn(talk, 91 + static_cast<uint64_t>(i)), 1));
+    if (kept.info.restored_tokens > 0) return absl::InternalError("the KV did not stay");
     kept_ms.push_back(kept.first_ms);
     references_ms.push_back(std::max(weight_bytes / bare.all * 1e3, yard.Hot()));
     ratios.push_back(kept_ms.back() / references_ms.back());
     context.say(fmt::format("KV in RAM: {:.1f} ms, reference {:.1f} ms", kept_ms.back(),
                             references_ms.back()));
   }
-  both.AddRows(yard, rows);
-  rows->push_back({.law = "(e) the same with the KV still in RAM: first token",
+  rows->push_back({.law = law,
                    .measured = Median(kept_ms),
                    .unit = "ms",
                    .reference = Median(kept_ms) / Median(ratios),
@@ -523,6 +565,7 @@ absl::StatusOr<std::vector<Row>> RunKv(const Context& context) {
   Yardsticks yard;
   RETURN_IF_ERROR(FromMemory(context, bed, talk, &yard, &rows));
   RETURN_IF_ERROR(FromDisk(context, bed, talk, yard, &rows));
+  RETURN_IF_ERROR(KvKept(context, bed, talk, yard, &rows));
   RETURN_IF_ERROR(Swapped(context, bed, talk, yard, &rows));
   RETURN_IF_ERROR(bed.runtime().manager().CheckInvariants());
   bed.Stop();

@@ -18,8 +18,10 @@ namespace {
 double FirstShare(double load_s, double compute_s) {
   constexpr double kLeast = 0.15, kMost = 0.5;
   if (load_s <= 0 || compute_s <= 0) return kMost;
-  // What computes in the time that the rest takes ends together with it.
-  return std::clamp(1 - compute_s / load_s, kLeast, kMost);
+  // What computes in the time that the rest takes ends together with it; beside the load it takes
+  // somewhat longer than alone.
+  constexpr double kBesideLoad = 1.25;
+  return std::clamp(1 - kBesideLoad * compute_s / load_s, kLeast, kMost);
 }
 
 void AddChoice(LiveRequest* live, const std::string& why) {
@@ -154,8 +156,9 @@ void SchedulerImpl::StartLoadLocked(ModelQueue* queue, LiveRequest* live, kv::Ca
     const auto bytes = static_cast<double>(found.stored.size() * ask.block_bytes);
     const auto known = static_cast<int32_t>(found.stored.size()) * kv::kBlockTokens;
     const int32_t rest = live->pending() - known;
-    ask.first_share =
-        FirstShare(bytes / options_.cache->disk_rate(), compute_s * rest / kv::kBlockTokens);
+    // A step of one row looks back as far as this one will.
+    const double step_s = (queue->budget.AloneUs(1) + rest * queue->budget.row_us()) * 1e-6;
+    ask.first_share = FirstShare(bytes / options_.cache->disk_rate(), step_s);
   }
   // What lies further down is looked for once this has come.
   live->more_beyond = (host && !found.stored.empty()) || ((host || disk) && !found.beyond.empty());
