@@ -459,6 +459,16 @@ BlockRef Cache::PublishIfNew(const BlockKey& key, tier::DeviceBuffer* buffer) {
   return block;
 }
 
+void Cache::Touch(std::span<const BlockRef> blocks) {
+  const int64_t now_us = clock_->NowUs();
+  absl::MutexLock lock(&mutex_);
+  // Parents after their children, so that children are older and go first.
+  for (size_t i = blocks.size(); i-- > 0;) {
+    auto it = entries_.find(blocks[i]->key);
+    if (it != entries_.end() && it->second.block == blocks[i]) TouchLocked(it->second, now_us);
+  }
+}
+
 uint64_t Cache::Reclaim(uint64_t bytes, int64_t used_before_us) {
   return Drop(bytes, used_before_us, nullptr, /*keep_on_host=*/true);
 }

@@ -134,6 +134,9 @@ class Cache : public tier::IdleMemory {
   // The same; takes `buffer` only if it is the first.
   BlockRef PublishIfNew(const BlockKey& key, tier::DeviceBuffer* buffer);
 
+  // Their sequence has ended: this was their last use, however long ago they were found.
+  void Touch(std::span<const BlockRef> blocks);
+
   // Idle blocks for who needs memory more (see tier::IdleMemory).
   uint64_t Reclaim(uint64_t bytes, int64_t used_before_us) override;
   uint64_t ReclaimOf(const std::string& tenant, uint64_t bytes) override;

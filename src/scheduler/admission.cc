@@ -24,6 +24,14 @@ double FirstShare(double load_s, double compute_s) {
   return std::clamp(1 - kBesideLoad * compute_s / load_s, kLeast, kMost);
 }
 
+// Of a step as small as can be, and whether all weights fit beside it.
+uint64_t LeastWorkspace(const engine::EngineModel& model) {
+  return engine::Engine::WorkspaceBytes(model, kLeastStepRows, kLeastStepRows, 0);
+}
+bool FitsWhole(const engine::EngineModel& model, uint64_t budget_bytes) {
+  return model.weights().total_bytes() + LeastWorkspace(model) <= budget_bytes;
+}
+
 void AddChoice(LiveRequest* live, const std::string& why) {
   if (why.empty()) return;
   if (!live->kv_choice.empty()) live->kv_choice += "; ";
@@ -321,14 +329,6 @@ void SchedulerImpl::ReleaseVictimLocked(ModelQueue* queue, LiveRequest* victim) 
   victim->alike = 0;
 }
 
-uint64_t SchedulerImpl::LeastWorkspace(const engine::EngineModel& model) {
-  return engine::Engine::WorkspaceBytes(model, kLeastStepRows, kLeastStepRows, 0);
-}
-
-bool SchedulerImpl::FitsWhole(const engine::EngineModel& model) const {
-  return model.weights().total_bytes() + LeastWorkspace(model) <= device_budget_bytes_;
-}
-
 uint64_t SchedulerImpl::MostBudget(const engine::EngineModel& model) const {
   return device_budget_bytes_ -
          std::min({device_budget_bytes_, engine_->workspace_bytes(), LeastWorkspace(model)});
@@ -337,13 +337,13 @@ uint64_t SchedulerImpl::MostBudget(const engine::EngineModel& model) const {
 uint64_t SchedulerImpl::TakenKvLocked() const {
   uint64_t bytes = 0;
   for (const auto& [name, queue] : queues_) {
-    for (const auto& live : queue->running) bytes += TakenBytes(*queue, *live);
+    for (const auto& live : queue->running) bytes += queue->TakenBytes(*live);
   }
   return bytes;
 }
 
 int32_t SchedulerImpl::RowsWithRoomLocked(const ModelQueue& queue) const {
-  if (!FitsWhole(*queue.model)) return options_.step_tokens;
+  if (!FitsWhole(*queue.model, device_budget_bytes_)) return options_.step_tokens;
   const uint64_t taken = queue.model->weights().total_bytes() + TakenKvLocked();
   int32_t rank = 0;
   for (const auto& live : queue.running) {
@@ -359,7 +359,8 @@ int32_t SchedulerImpl::RowsWithRoomLocked(const ModelQueue& queue) const {
 }
 
 void SchedulerImpl::MakeRoomBesideWeightsLocked(ModelQueue* queue) {
-  if (!FitsWhole(*queue->model)) return;  // its weights come and go in any case
+  // Else its weights come and go in any case.
+  if (!FitsWhole(*queue->model, device_budget_bytes_)) return;
   const uint64_t weights = queue->model->weights().total_bytes();
   const uint64_t least = LeastWorkspace(*queue->model);
   while (weights + TakenKvLocked() + std::max(engine_->workspace_bytes(), least) >

@@ -84,6 +84,12 @@ struct ModelQueue {
     const uint64_t bytes = model->KvBytes(std::max(held, booked));
     return bytes - std::min(bytes, model->KvBytes(live.alike));
   }
+  // KV that a running request holds or takes in its next step, but for what it has in common.
+  uint64_t TakenBytes(const LiveRequest& live) const {
+    const auto tokens = static_cast<int32_t>(live.tokens.size()) + 1;
+    const uint64_t held = model->KvBytes(std::min(tokens, most_kv_tokens));
+    return held - std::min(held, model->KvBytes(live.alike));
+  }
   uint64_t booked_kv_bytes() const {
     uint64_t bytes = 0;
     for (const auto& live : running) bytes += BookedBytes(*live);

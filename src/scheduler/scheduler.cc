@@ -363,6 +363,7 @@ std::unique_ptr<LiveRequest> SchedulerImpl::TakeRunningLocked(ModelQueue* queue,
   queue->running.erase(it);
   NoteEndLocked(queue, *out);
   hold_admission_ = false;
+  if (options_.cache != nullptr && out->kv) options_.cache->Touch(out->kv->shared_blocks());
   out->kv.reset();
   out->draft.reset();
   live_.erase(out->request->id);

@@ -122,9 +122,7 @@ class SchedulerImpl final : public Scheduler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   const TenantTerms& TermsLocked(std::string_view tenant) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // KV that a running request holds or takes in its next step, but for what it shares.
-  static uint64_t TakenBytes(const ModelQueue& queue, const LiveRequest& live);
-  // The same of all the tenant's running requests, and their number.
+  // KV that the tenant's running requests hold or take in their next step.
   uint64_t TenantKvLocked(std::string_view tenant, int32_t* running) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The most tokens of one request that the tenant's quota has room for.
@@ -168,10 +166,7 @@ class SchedulerImpl final : public Scheduler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Until one more request would have had its turn, by the rate of the last while.
   int ExpectedWaitSecondsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of a step as small as can be, and whether all weights fit beside it.
-  static uint64_t LeastWorkspace(const engine::EngineModel& model);
-  bool FitsWhole(const engine::EngineModel& model) const;
-  // What weights and KV of `model` may take beside that.
+  // What weights and KV of `model` may take if steps are as small as can be.
   uint64_t MostBudget(const engine::EngineModel& model) const;
   // What weights and KV may take: the device budget less the engine's workspace.
   uint64_t Budget() const {

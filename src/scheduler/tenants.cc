@@ -101,19 +101,13 @@ void SchedulerImpl::ChargeLocked(ModelQueue* queue, const StepWork& work, int64_
 
 // ---- Memory ----
 
-uint64_t SchedulerImpl::TakenBytes(const ModelQueue& queue, const LiveRequest& live) {
-  const auto tokens = static_cast<int32_t>(live.tokens.size()) + 1;
-  const uint64_t held = queue.model->KvBytes(std::min(tokens, queue.most_kv_tokens));
-  return held - std::min(held, queue.model->KvBytes(live.alike));
-}
-
 uint64_t SchedulerImpl::TenantKvLocked(std::string_view tenant, int32_t* running) const {
   uint64_t bytes = 0;
   for (const auto& [name, queue] : queues_) {
     for (const auto& live : queue->running) {
       if (live->request->tenant != tenant) continue;
       ++*running;
-      bytes += TakenBytes(*queue, *live);
+      bytes += queue->TakenBytes(*live);
     }
   }
   return bytes;

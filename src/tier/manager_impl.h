@@ -15,7 +15,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -111,23 +110,20 @@ class TierManagerImpl {
   absl::StatusOr<Pin> WaitForLoadLocked(const std::shared_ptr<Load>& load, const CancelFlag* cancel)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // What bringing a segment in would take; 0 if it is there or under way. And its model's name.
-  uint64_t MissingBytes(ModelId model, uint32_t segment, std::string* name) const
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // What bringing a segment in takes (0: it is there or under way), and its model's name.
+  uint64_t MissingBytes(ModelId model, uint32_t segment, std::string* name) const;
 
   // reclaim.cc: room, and what is given back.
-  // Asks for idle memory that is older than the weights which would go for `bytes`, or any if
-  // `anything`; true if some came back. Weights of `asking`, by whose execution the bytes are
-  // wanted, count as in use, if the device can hold them all. For a caller without the lock.
-  bool ReclaimIdle(uint64_t bytes, bool anything, std::string_view asking)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Asks for idle memory older than the weights that would go for `bytes`, or any if `anything`;
+  // true if some came back. The model that asks is in use, if the device can hold it as a whole.
+  bool ReclaimIdle(uint64_t bytes, bool anything, const std::string& asking);
   uint64_t RoundedBytes(uint64_t bytes) const;
   absl::StatusOr<DeviceRange> TakeRoomLocked(const Owner& owner, uint64_t bytes,
                                              const RoomRequest& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<EvictionCandidate> CandidatesLocked(const RoomRequest& request) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The same in the policy's order: the first is to go first.
+  // In the policy's order: the first is to go first.
   std::vector<EvictionCandidate> VictimsLocked(const RoomRequest& request) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   double ReloadUsLocked(const TransferQueue& link, uint64_t bytes) const

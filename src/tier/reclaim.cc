@@ -29,7 +29,7 @@ uint64_t TierManagerImpl::RoundedBytes(uint64_t bytes) const {
   return AlignUp(bytes, device_->info().granularity);
 }
 
-bool TierManagerImpl::ReclaimIdle(uint64_t bytes, bool anything, std::string_view asking) {
+bool TierManagerImpl::ReclaimIdle(uint64_t bytes, bool anything, const std::string& asking) {
   if (idle_memory_ == nullptr) return false;
   uint64_t wanted = RoundedBytes(bytes);
   int64_t used_before_us = std::numeric_limits<int64_t>::max();
