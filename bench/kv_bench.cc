@@ -222,12 +222,13 @@ class DiskLaw {
     all_ms_.push_back(std::max(bytes / bare.all * 1e3, least_ms_));
     ring_ms_.push_back(bytes / bare.ring * 1e3);
     ratios_.push_back(answer.first_ms / all_ms_.back());
-    context_.say(
-        fmt::format("{}: {:.1f} ms, bare reads {:.1f} ms; {} of {} tokens cached, {} restored, "
-                    "{:.0f} MB of weights; {}",
-                    law_, answer.first_ms, all_ms_.back(), answer.info.cached_tokens,
-                    answer.info.prompt_tokens, answer.info.restored_tokens,
-                    static_cast<double>(answer.info.moved_bytes) * 1e-6, answer.info.kv_choice));
+    context_.say(fmt::format(
+        "{}: {:.1f} ms, bare reads {:.1f} ms; {} of {} tokens cached, {} restored, "
+        "{:.0f} MB of weights, {:.1f} ms queued, {:.1f} ms waiting for weights; {}",
+        law_, answer.first_ms, all_ms_.back(), answer.info.cached_tokens, answer.info.prompt_tokens,
+        answer.info.restored_tokens, static_cast<double>(answer.info.moved_bytes) * 1e-6,
+        static_cast<double>(answer.info.timings.queue_us) * 1e-3,
+        static_cast<double>(answer.info.timings.swap_us) * 1e-3, answer.info.kv_choice));
   }
   const std::string& law() const { return law_; }
   // What the answer takes with everything in memory.

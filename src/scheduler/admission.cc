@@ -316,6 +316,7 @@ void SchedulerImpl::ReleaseVictimLocked(ModelQueue* queue, LiveRequest* victim) 
                               : 0;  // not known yet: then moving is how to learn it
     if (!disk.read_only && (compute_s == 0 || move_s < compute_s)) {
       options_.cache->MoveDown(victim->kv->shared_blocks());
+      moving_bytes_ += blocks * victim->kv->block_bytes();
       how = "moved";
     }
     AddChoice(victim, fmt::format("gave way, {}: moving takes {:.1f} ms, computing {:.1f} ms", how,
@@ -358,20 +359,27 @@ int32_t SchedulerImpl::RowsWithRoomLocked(const ModelQueue& queue) const {
   return rows;
 }
 
-void SchedulerImpl::MakeRoomBesideWeightsLocked(ModelQueue* queue) {
+bool SchedulerImpl::MakeRoomBesideWeightsLocked(ModelQueue* queue) {
   // Else its weights come and go in any case.
-  if (!FitsWhole(*queue->model, device_budget_bytes_)) return;
+  if (!FitsWhole(*queue->model, device_budget_bytes_)) return true;
+  if (moving_bytes_ > 0 && !options_.cache->moving()) moving_bytes_ = 0;
   const uint64_t weights = queue->model->weights().total_bytes();
   const uint64_t least = LeastWorkspace(*queue->model);
-  while (weights + TakenKvLocked() + std::max(engine_->workspace_bytes(), least) >
-         device_budget_bytes_) {
+  const auto over = [&] {
+    mutex_.AssertHeld();
+    const uint64_t workspace = std::max(engine_->workspace_bytes(), least);
+    return weights + TakenKvLocked() + workspace + moving_bytes_ > device_budget_bytes_;
+  };
+  while (over()) {
+    if (moving_bytes_ > 0) return false;
     // A long prompt's step may have left a workspace that is larger than what these need.
     if (engine_->workspace_bytes() > least) {
       engine_->ShrinkWorkspace(least);
     } else if (!PreemptLocked(queue)) {
-      return;
+      return true;
     }
   }
+  return true;
 }
 
 bool SchedulerImpl::PreemptLocked(ModelQueue* preferred) {

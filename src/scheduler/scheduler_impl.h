@@ -164,7 +164,7 @@ class SchedulerImpl final : public Scheduler {
   void NoteArrivalLocked(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteEndLocked(ModelQueue* queue, const LiveRequest& live)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Until one more request would have had its turn, by the rate of the last while.
+  // Until one more would have had its turn, by the rate of the last while.
   int ExpectedWaitSecondsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What weights and KV of `model` may take if steps are as small as can be.
   uint64_t MostBudget(const engine::EngineModel& model) const;
@@ -174,10 +174,10 @@ class SchedulerImpl final : public Scheduler {
   }
   // KV that all running requests hold or take in their next step.
   uint64_t TakenKvLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Before a step: the workspace shrinks, and as many sequences give way as it takes for the KV of
-  // the others, with what they grow by, to fit beside the model's weights, which would stream in
-  // every step otherwise.
-  void MakeRoomBesideWeightsLocked(ModelQueue* queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Before a step: the workspace shrinks and sequences give way until the KV of the others fits
+  // beside the model's weights, which would stream in every step otherwise. False: not before what
+  // is being written down is free.
+  bool MakeRoomBesideWeightsLocked(ModelQueue* queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The most rows of a step whose workspace fits beside weights and KV.
   int32_t RowsWithRoomLocked(const ModelQueue& queue) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // After a step that failed for want of memory: sends the youngest sequence back to wait. False if
@@ -234,9 +234,9 @@ class SchedulerImpl final : public Scheduler {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool wake_ ABSL_GUARDED_BY(mutex_) = false;
   bool parked_ ABSL_GUARDED_BY(mutex_) = false;
-  // Set when a sequence had to give way for memory, until another ends: letting it in at once would
-  // only repeat that.
+  // A sequence gave way for memory and no other has ended since: let in, it would do so again.
   bool hold_admission_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t moving_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of KV being written down, at most
   SchedulerState totals_ ABSL_GUARDED_BY(mutex_);
 
   // Set while a step runs whose every request has been cancelled.

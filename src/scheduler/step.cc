@@ -238,8 +238,7 @@ bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
   {
     absl::MutexLock lock(&mutex_);
     if (admit && (!hold_admission_ || queue->running.empty())) AdmitLocked(queue);
-    MakeRoomBesideWeightsLocked(queue);
-    BuildStepLocked(queue, start_us, &work);
+    if (MakeRoomBesideWeightsLocked(queue)) BuildStepLocked(queue, start_us, &work);
     in_step_ = work.requests;
     step_cancel_.cancelled = false;
     SetQueueGaugesLocked(*queue);

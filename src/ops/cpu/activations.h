@@ -51,8 +51,8 @@ inline bool UsesTileQuant(const Kernels& kernels, int32_t rows) {
 inline bool AttendsInTiles(const Kernels& kernels, const KvGeometry& geometry, int32_t rows,
                            bool deterministic) {
   return kernels.tile_attention != nullptr && !deterministic &&
-         rows >= kernels.tile_attention_min_rows && geometry.dtype != KvDType::kF32 && geometry.key_dim % kBlock == 0 &&
-         geometry.value_dim % kLanes == 0;
+         rows >= kernels.tile_attention_min_rows && geometry.dtype != KvDType::kF32 &&
+         geometry.key_dim % kBlock == 0 && geometry.value_dim % kLanes == 0;
 }
 
 // Memory of at least `bytes` at a multiple of 64; more than a megabyte lies on huge pages where the
