@@ -72,6 +72,7 @@ absl::StatusOr<std::vector<Row>> RunStreams(const Context& context);
 absl::StatusOr<std::vector<Row>> RunArbiter(const Context& context);
 absl::StatusOr<std::vector<Row>> RunFrontend(const Context& context);
 absl::Status RunEngine(const Context& context);
+absl::Status RunGpu(const Context& context);
 absl::StatusOr<std::vector<Row>> RunZipf(const Context& context);
 absl::StatusOr<std::vector<Row>> RunStream(const Context& context);
 absl::StatusOr<std::vector<Row>> RunGrammar(const Context& context);

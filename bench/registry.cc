@@ -18,6 +18,7 @@ absl::Status AtEnd(const Context& context) {
 constexpr Bench kBenches[] = {
     {"engine", "prefill and decode by format and batch, as shares of the machine's limits",
      RunEngine},
+    {"gpu", "an accelerator: decode, prefill and switching as shares of its limits", RunGpu},
     {"switch", "switching between models: in memory, from disk, from an object store, over a link",
      AtEnd<RunSwitch>},
     {"link", "a cold model behind a link of set speed: loading beside computing", AtEnd<RunLink>},

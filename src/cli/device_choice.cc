@@ -7,16 +7,10 @@
 #include "base/status.h"
 #include "cli/model_argument.h"
 #include "cli/runtime.h"
-#include "device/ascend/ascend_device.h"
-#include "device/cambricon/cambricon_device.h"
 #include "device/cpu/cpu_device.h"
-#include "device/cuda/cuda_device.h"
-#include "device/hip/hip_device.h"
-#include "device/musa/musa_device.h"
 #include "device/opencl/opencl_device.h"
 #include "device/sim/sim_device.h"
-#include "ops/ascend/ascend_backend.h"
-#include "ops/cambricon/cambricon_backend.h"
+#include "ops/chips.h"
 #include "ops/opencl/kernel_backend.h"
 
 namespace terrace::cli {
@@ -43,64 +37,40 @@ Made CreateOpenCl(const server::Config& config) {
   return device::CreateOpenClDevice(options);
 }
 
-// The first maker whose driver is here and has such a GPU.
-Made CreateGpu(const server::Config& config) {
-  device::CudaOptions options;
+// OK if no variant of the processor's kernels is asked for.
+absl::Status RefuseVariant(const server::Config& config) {
+  if (config.device.variant.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("device.variant {} is of the processor's kernels; this device has its own",
+                  config.device.variant));
+}
+
+// A maker's chip and its operators.
+absl::StatusOr<ChosenDevice> ChooseChip(const server::Config& config, ThreadTeam* team) {
+  const bool npu = config.device.kind == server::DeviceKind::kNpu;
+  if (!npu) RETURN_IF_ERROR(RefuseVariant(config));
+  std::unique_ptr<ops::Backend> host;
+  if (npu) {
+    ASSIGN_OR_RETURN(host, CreateBackend(config, team));
+  }
+  ops::ChipOptions options;
   options.ordinal = config.device.number;
   options.memory_bytes = config.device.memory_bytes;
   options.cache_folder = KernelFolder(config);
-  std::string why;
-  const auto tell = [&](const absl::Status& status) {
-    why += fmt::format("{}{}", why.empty() ? "" : "; ", Message(status));
-  };
-  for (Made (*create)(const device::CudaOptions&) :
-       {+[](const device::CudaOptions& o) { return device::CreateCudaDevice(o); },
-        +[](const device::CudaOptions& o) { return device::CreateHipDevice(o); },
-        +[](const device::CudaOptions& o) { return device::CreateMusaDevice(o); }}) {
-    Made made = create(options);
-    if (!absl::IsNotFound(made.status())) return made;
-    tell(made.status());
-  }
-  return absl::NotFoundError(why);
-}
-
-// An NPU and its operators, which are the maker's.
-absl::StatusOr<ChosenDevice> ChooseNpu(const server::Config& config, ThreadTeam* team) {
-  ASSIGN_OR_RETURN(std::unique_ptr<ops::Backend> host, CreateBackend(config, team));
-  device::AscendOptions ascend;
-  ascend.ordinal = config.device.number;
-  ascend.memory_bytes = config.device.memory_bytes;
-  absl::StatusOr<std::unique_ptr<device::DriverDevice>> device = device::CreateAscendDevice(ascend);
-  ChosenDevice chosen;
-  if (device.ok()) {
-    ASSIGN_OR_RETURN(chosen.backend, ops::CreateAscendBackend(device->get(), std::move(host)));
-    chosen.note = ops::kAscendNote;
-    chosen.device = *std::move(device);
-    return chosen;
-  }
-  if (!absl::IsNotFound(device.status())) return device.status();
-  device::CambriconOptions cambricon;
-  cambricon.ordinal = config.device.number;
-  cambricon.memory_bytes = config.device.memory_bytes;
-  const std::string why(Message(device.status()));
-  device = device::CreateCambriconDevice(cambricon);
-  if (absl::IsNotFound(device.status())) {
-    return absl::NotFoundError(fmt::format("{}; {}", why, Message(device.status())));
-  }
-  RETURN_IF_ERROR(device.status());
-  ASSIGN_OR_RETURN(chosen.backend, ops::CreateCambriconBackend(device->get(), std::move(host)));
-  chosen.note = ops::kCambriconNote;
-  chosen.device = *std::move(device);
-  return chosen;
+  ASSIGN_OR_RETURN(ops::Chip chip, ops::OpenChip(npu ? ops::ChipKind::kNpu : ops::ChipKind::kGpu,
+                                                 options, std::move(host)));
+  return ChosenDevice{std::move(chip.device), std::move(chip.backend), std::move(chip.note)};
 }
 
 absl::StatusOr<ChosenDevice> Choose(const server::Config& config, const Clock* clock,
                                     ThreadTeam* team) {
-  if (config.device.kind == server::DeviceKind::kNpu) return ChooseNpu(config, team);
+  const server::DeviceKind kind = config.device.kind;
+  if (kind == server::DeviceKind::kNpu || kind == server::DeviceKind::kGpu) {
+    return ChooseChip(config, team);
+  }
   Made made = device::CreateCpuDevice();
-  if (config.device.kind == server::DeviceKind::kSim) made = CreateSim(config, clock);
-  if (config.device.kind == server::DeviceKind::kOpenCl) made = CreateOpenCl(config);
-  if (config.device.kind == server::DeviceKind::kGpu) made = CreateGpu(config);
+  if (kind == server::DeviceKind::kSim) made = CreateSim(config, clock);
+  if (kind == server::DeviceKind::kOpenCl) made = CreateOpenCl(config);
   RETURN_IF_ERROR(made.status());
   ChosenDevice chosen;
   chosen.device = *std::move(made);
@@ -108,11 +78,7 @@ absl::StatusOr<ChosenDevice> Choose(const server::Config& config, const Clock* c
     ASSIGN_OR_RETURN(chosen.backend, CreateBackend(config, team));
     return chosen;
   }
-  if (!config.device.variant.empty()) {
-    return absl::InvalidArgumentError(
-        fmt::format("device.variant {} is of the processor's kernels; this device has its own",
-                    config.device.variant));
-  }
+  RETURN_IF_ERROR(RefuseVariant(config));
   ASSIGN_OR_RETURN(chosen.backend, ops::CreateKernelBackend(chosen.device.get()));
   return chosen;
 }

@@ -40,6 +40,9 @@ struct DeviceInfo {
   // CPU), so that kernels use few items and vector types, and how many items a work-group may have.
   bool vector_items = false;
   uint32_t max_group_items = 0;
+  // Of these: whether kernels may use the dialect's tile product (src/ops/opencl/kernels/), which
+  // the chip computes in circuits of its own.
+  bool tile_product = false;
 };
 
 struct MemoryRange {
@@ -171,6 +174,11 @@ class Device {
   virtual void FreeForExchange(std::byte* data, uint64_t bytes) { Free(data, bytes); }
   // Gives back what was kept for the next Exchange.
   virtual void Trim() {}
+  // Host memory from or to which much will be copied: where copies from memory that the system may
+  // move are slower, keeps it in place until Unpin with the same range, which must come before the
+  // memory goes. True if it is pinned; false is no error.
+  virtual bool Pin(std::span<std::byte>) { return false; }
+  virtual void Unpin(std::span<std::byte>) {}
   virtual MemoryInfo GetMemoryInfo() const = 0;
 
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream() = 0;

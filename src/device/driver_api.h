@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "absl/status/status.h"
@@ -31,6 +32,24 @@ class DriverApi {
   // ResourceExhausted if the driver has not that much.
   virtual absl::StatusOr<uint64_t> Allocate(uint64_t bytes) const = 0;
   virtual void Free(uint64_t address) const = 0;
+
+  // Memory apart from addresses, where the driver has that: pages of PageBytes() (0: it has not),
+  // which become usable at reserved addresses once mapped there and allowed. All addresses and
+  // sizes are multiples of PageBytes(). Unmapping and releasing cannot fail.
+  virtual absl::StatusOr<uint64_t> PageBytes() const { return 0; }
+  virtual absl::StatusOr<uint64_t> ReserveAddresses(uint64_t) const { return NoPages(); }
+  virtual void FreeAddresses(uint64_t, uint64_t) const {}
+  // ResourceExhausted if the driver has no page left.
+  virtual absl::StatusOr<uint64_t> CreatePage(uint64_t) const { return NoPages(); }
+  virtual void ReleasePage(uint64_t) const {}
+  virtual absl::Status MapPage(uint64_t, uint64_t, uint64_t) const { return NoPages(); }
+  virtual absl::Status AllowAccess(uint64_t, uint64_t) const { return NoPages(); }
+  virtual void Unmap(uint64_t, uint64_t) const {}
+
+  // As Device has it. False if the driver cannot.
+  virtual bool Pin(std::span<std::byte>) const { return false; }
+  virtual void Unpin(std::span<std::byte>) const {}
+
   // Queues a copy. Host memory need not be pinned.
   virtual absl::Status Copy(CopyDirection direction, std::byte* to, const std::byte* from,
                             uint64_t bytes, void* stream) const = 0;
@@ -59,6 +78,9 @@ class DriverApi {
   virtual absl::Status Launch(void*, const LaunchShape&, void**, void*) const {
     return absl::UnimplementedError("the driver loads no kernels");
   }
+
+ private:
+  static absl::Status NoPages() { return absl::UnimplementedError("the driver maps no pages"); }
 };
 
 // Turns the common kernel dialect into machine code for the chip at hand. Thread-safe.

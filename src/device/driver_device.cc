@@ -75,7 +75,7 @@ absl::Status DriverDevice::TakeMemory() {
   }
   ASSIGN_OR_RETURN(s.memory,
                    DriverMemory::Create(s.api.get(), s.info.name, bytes, s.options.arena));
-  s.info.memory_bytes = bytes;
+  s.info.memory_bytes = s.memory->bytes();
   return absl::OkStatus();
 }
 
@@ -108,8 +108,17 @@ absl::StatusOr<std::unique_ptr<Event>> DriverDevice::CreateEvent() {
   return std::unique_ptr<Event>(std::make_unique<DriverEvent>());
 }
 
+bool DriverDevice::Pin(std::span<std::byte> memory) {
+  return state_->api->Enter().ok() && state_->api->Pin(memory);
+}
+
+void DriverDevice::Unpin(std::span<std::byte> memory) {
+  if (state_->api->Enter().ok()) state_->api->Unpin(memory);
+}
+
 absl::StatusOr<Telemetry> DriverDevice::ReadTelemetry() {
   Telemetry telemetry;
+  if (state_->options.sensors != nullptr) telemetry = state_->options.sensors->Read();
   telemetry.copied_to_device_bytes = state_->counters.to_device;
   telemetry.copied_to_host_bytes = state_->counters.to_host;
   telemetry.copied_on_device_bytes = state_->counters.on_device;

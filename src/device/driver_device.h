@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -14,6 +15,14 @@
 #include "device/driver_api.h"
 
 namespace terrace::device {
+
+// What a chip says of itself through its maker's library for that. Thread-safe.
+class Sensors {
+ public:
+  virtual ~Sensors() = default;
+  // What cannot be read is absent.
+  virtual Telemetry Read() const = 0;
+};
 
 struct DriverDeviceOptions {
   // Name, kind, description and max_group_items; the rest is filled in.
@@ -25,6 +34,7 @@ struct DriverDeviceOptions {
   bool arena = true;  // as in DriverMemory
   // For compiled kernels; empty: they are compiled again by each process.
   std::string cache_folder;
+  std::shared_ptr<const Sensors> sensors;  // null: the chip says nothing
 };
 
 class DriverDevice final : public Device {
@@ -39,6 +49,8 @@ class DriverDevice final : public Device {
   const DeviceInfo& info() const override;
   absl::StatusOr<std::byte*> Allocate(uint64_t bytes) override;
   void Free(std::byte* data, uint64_t bytes) override;
+  bool Pin(std::span<std::byte> memory) override;
+  void Unpin(std::span<std::byte> memory) override;
   MemoryInfo GetMemoryInfo() const override;
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override;
   absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override;

@@ -23,6 +23,14 @@ DriverMemory::DriverMemory(const DriverApi* api, std::string device, uint64_t by
 absl::StatusOr<std::unique_ptr<DriverMemory>> DriverMemory::Create(const DriverApi* api,
                                                                    std::string device,
                                                                    uint64_t bytes, bool arena) {
+  ASSIGN_OR_RETURN(const uint64_t page_bytes,
+                   arena ? api->PageBytes() : absl::StatusOr<uint64_t>(0));
+  if (page_bytes > 0 && bytes >= page_bytes) {
+    bytes -= bytes % page_bytes;
+    std::unique_ptr<DriverMemory> memory(new DriverMemory(api, std::move(device), bytes));
+    ASSIGN_OR_RETURN(memory->pages_, VirtualArena::Create(api, bytes, page_bytes));
+    return memory;
+  }
   std::unique_ptr<DriverMemory> memory(new DriverMemory(api, std::move(device), bytes));
   if (!arena) return memory;
   // Drivers align to less than we do.
@@ -36,6 +44,7 @@ DriverMemory::~DriverMemory() {
   if (arena_ != 0) api_->Free(arena_);
   absl::MutexLock lock(&mutex_);
   for (const auto& [address, own] : own_) api_->Free(own.address);
+  pages_.reset();
 }
 
 absl::StatusOr<std::byte*> DriverMemory::Allocate(uint64_t bytes) {
@@ -48,6 +57,13 @@ absl::StatusOr<std::byte*> DriverMemory::Allocate(uint64_t bytes) {
     return Refuse(bytes, ranges_.allocated(), ranges_.LargestFree());
   }
   RETURN_IF_ERROR(api_->Enter());
+  if (pages_ != nullptr) {
+    absl::MutexLock lock(&mutex_);
+    absl::StatusOr<std::optional<uint64_t>> address = pages_->Allocate(rounded);
+    if (!address.ok()) return WithContext(address.status(), device_);
+    if (address->has_value()) return reinterpret_cast<std::byte*>(**address);
+    return Refuse(bytes, pages_->allocated(), pages_->free_bytes());
+  }
   {
     absl::MutexLock lock(&mutex_);
     if (rounded > bytes_ - own_bytes_) return Refuse(bytes, own_bytes_, bytes_ - own_bytes_);
@@ -79,6 +95,10 @@ void DriverMemory::Free(const std::byte* data) {
       ranges_.Free(AddressOf(data) - base_);
       return;
     }
+    if (pages_ != nullptr) {
+      pages_->Free(AddressOf(data));
+      return;
+    }
     const auto found = own_.find(AddressOf(data));
     if (found == own_.end()) return;
     address = found->second.address;
@@ -90,12 +110,14 @@ void DriverMemory::Free(const std::byte* data) {
 
 uint64_t DriverMemory::allocated() const {
   absl::MutexLock lock(&mutex_);
+  if (pages_ != nullptr) return pages_->allocated();
   return arena_ != 0 ? ranges_.allocated() : own_bytes_;
 }
 
 bool DriverMemory::Holds(const std::byte* data, uint64_t bytes) const {
   const uint64_t address = AddressOf(data);
   absl::MutexLock lock(&mutex_);
+  if (pages_ != nullptr) return pages_->Holds(address, bytes);
   if (arena_ != 0) {
     if (address < base_ || address >= base_ + bytes_) return false;
     return ranges_.Holds(address - base_, bytes);

@@ -1,5 +1,5 @@
-// Device memory that a driver gave and what of it is given out: carved from one allocation, or each
-// range an allocation of its own. Thread-safe.
+// Device memory that a driver gave and what of it is given out: mapped from pages where the driver
+// has those, else carved from one allocation, or each range an allocation of its own. Thread-safe.
 #ifndef TERRACE_DEVICE_DRIVER_MEMORY_H_
 #define TERRACE_DEVICE_DRIVER_MEMORY_H_
 
@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "device/driver_api.h"
 #include "device/range_allocator.h"
+#include "device/virtual_arena.h"
 
 namespace terrace::device {
 
@@ -22,9 +23,9 @@ class DriverMemory {
   // Every address is a multiple of this and every range takes a multiple.
   static constexpr uint64_t kAlignment = 4096;
 
-  // Gives out `bytes` at most. With `arena` they are taken from the driver at once; else each range
-  // when it is asked for, for drivers that put something behind every allocation. `api` must
-  // outlive this.
+  // Gives out `bytes` at most (whole pages of them). With `arena` they are taken from the driver at
+  // once; else each range when it is asked for, for drivers that put something behind every
+  // allocation. `api` must outlive this.
   static absl::StatusOr<std::unique_ptr<DriverMemory>> Create(const DriverApi* api,
                                                               std::string device, uint64_t bytes,
                                                               bool arena);
@@ -32,6 +33,7 @@ class DriverMemory {
 
   absl::StatusOr<std::byte*> Allocate(uint64_t bytes);
   void Free(const std::byte* data);
+  uint64_t bytes() const { return bytes_; }
   uint64_t allocated() const;
   // True if [data, data + bytes) lies in one range that is given out.
   bool Holds(const std::byte* data, uint64_t bytes) const;
@@ -54,6 +56,7 @@ class DriverMemory {
   RangeAllocator ranges_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, Own> own_ ABSL_GUARDED_BY(mutex_);  // by address; without an arena
   uint64_t own_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::unique_ptr<VirtualArena> pages_ ABSL_PT_GUARDED_BY(mutex_);
 };
 
 }  // namespace terrace::device

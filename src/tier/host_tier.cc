@@ -58,6 +58,7 @@ absl::StatusOr<HostBuffer> TierManagerImpl::AllocateHost(const Owner& owner, uin
 
 void TierManagerImpl::DropHostLocked(Model& model, Segment& segment) {
   model.host_bytes -= segment.host.reservation.bytes();
+  segment.host.pin.Reset();
   segment.host.memory = os::Mapping();  // memory first, then its booking
   segment.host.reservation.Release();
   segment.host.complete = false;

@@ -155,6 +155,11 @@ bool TierManagerImpl::NextStepLocked(Step* step) {
 
 void TierManagerImpl::Locate(const std::shared_ptr<Load>& load) {
   absl::Status status;
+  if (!load->cancel.cancelled && load->fills_host) {
+    // Nobody drops the copy while the load fills it; pinning takes too long to hold the lock for.
+    HostCopy& host = load->model->segments[load->segment].host;
+    if (!host.pin.pinned()) host.pin = device::PinnedRange(device_, host.memory.span());
+  }
   if (!load->cancel.cancelled && !load->from_host) {
     SegmentSource::OnDisk place = load->source->Locate(load->segment);
     if (place.file != nullptr) status = PlaceBlocks(*load, std::move(place));

@@ -73,6 +73,7 @@ absl::Status TierManagerImpl::PrepareStaging() {
   ASSIGN_OR_RETURN(staging_reservation_,
                    ledger_.Reserve(Tier::kHost, owner, slots * kMaxBlockBytes));
   ASSIGN_OR_RETURN(staging_, os::Mapping::Anonymous(slots * kMaxBlockBytes));
+  staging_pin_ = device::PinnedRange(device_, staging_.span());
   ASSIGN_OR_RETURN(stream_, device_->CreateStream());
   absl::MutexLock lock(&mutex_);
   for (uint64_t i = slots; i > 0; --i) free_slots_.push_back(static_cast<int32_t>(i - 1));

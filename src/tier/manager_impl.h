@@ -22,7 +22,6 @@
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "device/device.h"
-#include "os/mapping.h"
 #include "tier/ledger.h"
 #include "tier/page_table.h"
 #include "tier/parts.h"
@@ -218,6 +217,7 @@ class TierManagerImpl {
   TierManagerParts parts_;
 
   os::Mapping staging_;
+  device::PinnedRange staging_pin_;  // goes before the memory does
   Reservation staging_reservation_;
   std::unique_ptr<device::Stream> stream_;
   absl::Mutex stream_mutex_;  // keeps a copy and its callback neighbours in the stream

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "device/pinned_range.h"
 #include "os/mapping.h"
 #include "tier/ledger.h"
 #include "tier/policy.h"
@@ -32,6 +33,7 @@ struct DeviceRange {
 // A segment's bytes on the host tier, for a device with memory of its own.
 struct HostCopy {
   os::Mapping memory;
+  device::PinnedRange pin;  // of all of `memory`, which must outlive it
   Reservation reservation;
   uint32_t users = 0;     // loads that fill it or copy from it
   bool complete = false;  // read in full and checked

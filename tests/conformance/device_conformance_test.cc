@@ -14,7 +14,6 @@
 #include "absl/synchronization/notification.h"
 #include "base/clock.h"
 #include "base/random.h"
-#include "cuda_fake.h"
 #include "device/ascend/ascend_device.h"
 #include "device/cambricon/cambricon_device.h"
 #include "device/cpu/cpu_device.h"
@@ -440,6 +439,12 @@ void AddVendors(std::vector<Subject>* subjects) {
          options.library = FakeLibrary("cambricon");
          return CreateCambriconDevice(options).value();
        }});
+  subjects->push_back({"cuda_fake", [](uint64_t bytes, const Clock*) {
+                         CudaOptions options;
+                         options.memory_bytes = bytes;
+                         const cuda::Driver driver = cuda::LoadDriver(FakeLibrary("cuda")).value();
+                         return CreateCudaDevice(options, driver, nullptr).value();
+                       }});
   subjects->push_back({"hip_fake", [](uint64_t bytes, const Clock*) {
                          CudaOptions options;
                          options.kind = "hip";
@@ -471,14 +476,6 @@ std::vector<Subject> Subjects() {
                 options.to_host = {4e9, 20};
                 return CreateSimDevice(options, clock).value();
               }}};
-  subjects.push_back({"cuda_fake", [](uint64_t bytes, const Clock*) {
-                        // Ends with the device: only one is in use at a time.
-                        static std::unique_ptr<CudaFake> fake;
-                        fake = std::make_unique<CudaFake>();
-                        CudaOptions options;
-                        options.memory_bytes = bytes;
-                        return CreateCudaDevice(options, FakeDriver(fake.get()), nullptr).value();
-                      }});
   AddVendors(&subjects);
   // `./dev setup` installs one that computes on the CPU; without any, the others are still tested.
   const absl::StatusOr<std::vector<OpenClDeviceName>> found = ListOpenClDevices();

@@ -20,7 +20,7 @@ std::vector<std::string> Variants() {
   for (const ops::CpuVariant& variant : ops::CpuVariants()) {
     if (variant.supported) names.emplace_back(variant.name);
   }
-  if (HaveOpenCl()) names.emplace_back("opencl");
+  if (HaveOpenCl()) names.insert(names.end(), {"opencl", "tiles"});
   // Devices over stand-ins for vendors' libraries.
   names.insert(names.end(), {"ascend", "cambricon"});
   return names;
@@ -125,7 +125,9 @@ class GoldenTest : public testing::TestWithParam<std::string> {
 
   // A model of float weights: as it is, and, where that takes BF16, without.
   void CheckFloats(const std::string& base) {
-    if (ops::CpuFactors(GetParam(), DType::kF16, 32, 32) == ops::Factors::kBf16) {
+    if (GetParam() == "tiles") {
+      CheckModel(base, GetParam(), {kBothBf16, 6});
+    } else if (ops::CpuFactors(GetParam(), DType::kF16, 32, 32) == ops::Factors::kBf16) {
       CheckModel(base, GetParam(), {kBothBf16, 6});
       CheckModel(base, GetParam(), {kBf16}, true);
     } else {
@@ -151,6 +153,13 @@ TEST_P(GoldenTest, Formats) {
   }
   for (const char* name : {"F32", "F16", "BF16"}) {
     CheckFloats(Folder() + "/quant/wide." + name);
+  }
+  if (GetParam() == "tiles") {
+    // Codes are exact in BF16, activations are not.
+    for (const char* name : {"Q4_0", "Q4_K_M", "Q6_K", "IQ4_XS", "MXFP4_MOE"}) {
+      CheckModel(Folder() + "/quant/wide." + name, GetParam(), {kBothBf16, 6});
+    }
+    return;
   }
   for (const char* name : {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K_M", "Q4_K_M",
                            "Q5_K_M", "Q6_K", "IQ4_NL", "IQ4_XS", "IQ3_S", "MXFP4_MOE", "TQ2_0"}) {

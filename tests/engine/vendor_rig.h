@@ -25,8 +25,19 @@ inline bool IsVendor(const std::string& variant) {
 // `variant` and `deterministic` as Rig takes them, or a vendor. `team` must outlive the rig.
 inline std::unique_ptr<Rig> MakeRig(const std::string& variant, uint64_t budget_bytes,
                                     ThreadTeam* team, bool deterministic = false) {
-  if (!IsVendor(variant)) {
+  if (!IsVendor(variant) && variant != "tiles") {
     return std::make_unique<Rig>(variant, budget_bytes, 2, deterministic);
+  }
+  if (variant == "tiles") {
+    // As GPUs with a tile product run kernels, emulated.
+    device::OpenClOptions options;
+    options.memory_bytes = 4 * budget_bytes;
+    options.scalar_items = options.tile_product = true;
+    auto device = device::CreateOpenClDevice(options);
+    EXPECT_TRUE(device.ok()) << device.status();
+    auto backend = ops::CreateKernelBackend(device->get());
+    EXPECT_TRUE(backend.ok()) << backend.status();
+    return std::make_unique<Rig>(*std::move(device), *std::move(backend), budget_bytes);
   }
   device::FakeOf(variant)->Arm(0, 0);
   auto host = ops::CreateRefBackend(team);

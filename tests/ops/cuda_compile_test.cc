@@ -77,6 +77,13 @@ TEST_P(CudaCompileTest, MatricesOfEveryFormat) {
   }
 }
 
+TEST_P(CudaCompileTest, TheTileProductOfEveryFormat) {
+  for (const DType dtype : MatrixTypes()) {
+    SCOPED_TRACE(Info(dtype).name);
+    Check(kMatMulSource, MatMulDefines(dtype) + " TILE_PRODUCT=1", {"matmul_tiles", "embed"});
+  }
+}
+
 TEST_P(CudaCompileTest, AttentionOfTheArchitecturesGeometries) {
   for (const char* dims : {"KEY_DIM=64 VALUE_DIM=64", "KEY_DIM=128 VALUE_DIM=128",
                            "KEY_DIM=256 VALUE_DIM=256", "KEY_DIM=576 VALUE_DIM=512"}) {

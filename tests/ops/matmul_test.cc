@@ -216,7 +216,7 @@ TEST_P(MatMulTest, DeterministicMeansBitEqualForManyRowsToo) {
   options.deterministic = true;
   const bool cpu = variant != "kernels" && variant != "scalar";
   const auto backend = cpu ? std::move(CreateCpuBackend(variant, &team, options)).value()
-                           : CreateStagedBackend(variant == "scalar");
+                           : MustCreate(variant, &team);
   std::vector<float> one(16), many(50 * 16);
   MatMulTarget target;
   target.weight = {dtype, Layout::kPlain, 16, cols, plain.data()};

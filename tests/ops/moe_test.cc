@@ -137,7 +137,7 @@ class ExpertFfnTest : public testing::TestWithParam<std::string> {
     if (GetParam() == "ref") {
       backend_ = CreateRefBackend(&team_);
     } else if (GetParam() == "kernels" || GetParam() == "scalar") {
-      backend_ = CreateStagedBackend(GetParam() == "scalar");
+      backend_ = CreateStagedBackend(GetParam() == "scalar" ? Items::kLanes : Items::kVectors);
     } else {
       auto backend = CreateCpuBackend(GetParam(), &team_, {.deterministic = true});
       ASSERT_TRUE(backend.ok()) << backend.status();

@@ -17,23 +17,22 @@
 namespace terrace::ops {
 namespace {
 
-std::unique_ptr<device::Device> MakeDevice(bool scalar) {
+std::unique_ptr<device::Device> MakeDevice(Items items) {
   device::OpenClOptions options;
   options.memory_bytes = uint64_t{256} << 20;
   // Small, so that addresses lie in different buffers.
   options.buffer_bytes = uint64_t{64} << 20;
-  options.scalar_items = scalar;
+  options.scalar_items = items != Items::kVectors;
+  options.tile_product = items == Items::kLanesWithTiles;
   auto made = device::CreateOpenClDevice(options);
   EXPECT_TRUE(made.ok()) << made.status();
   return made.ok() ? *std::move(made) : nullptr;
 }
 
-device::Device* SharedDevice(bool scalar) {
-  if (scalar) {
-    static const std::unique_ptr<device::Device> device = MakeDevice(true);
-    return device.get();
-  }
-  static const std::unique_ptr<device::Device> device = MakeDevice(false);
+device::Device* SharedDevice(Items items) {
+  static std::map<Items, std::unique_ptr<device::Device>> devices;
+  std::unique_ptr<device::Device>& device = devices[items];
+  if (device == nullptr) device = MakeDevice(items);
   return device.get();
 }
 
@@ -267,11 +266,11 @@ bool HaveKernelDevice() {
   return found.ok() && !found->empty();
 }
 
-std::unique_ptr<Backend> CreateStagedBackend(bool scalar) {
-  auto inner = CreateKernelBackend(SharedDevice(scalar));
+std::unique_ptr<Backend> CreateStagedBackend(Items items) {
+  auto inner = CreateKernelBackend(SharedDevice(items));
   EXPECT_TRUE(inner.ok()) << inner.status();
   if (!inner.ok()) return nullptr;
-  return std::make_unique<StagedBackend>(SharedDevice(scalar), *std::move(inner));
+  return std::make_unique<StagedBackend>(SharedDevice(items), *std::move(inner));
 }
 
 }  // namespace terrace::ops

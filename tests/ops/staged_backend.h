@@ -4,6 +4,7 @@
 #ifndef TERRACE_TESTS_OPS_STAGED_BACKEND_H_
 #define TERRACE_TESTS_OPS_STAGED_BACKEND_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "ops/backend.h"
@@ -13,9 +14,13 @@ namespace terrace::ops {
 // Whether this machine has a device that compiles kernels.
 bool HaveKernelDevice();
 
-// On one device for the whole program, so that kernels are compiled once. `scalar`: the kernels for
-// chips whose work-items are lanes, as GPUs run them. REQUIRES: HaveKernelDevice().
-std::unique_ptr<Backend> CreateStagedBackend(bool scalar);
+// How kernels are run: an item with vector registers, as processors have them; an item a lane, as
+// GPUs run them; or that with the tile product, emulated.
+enum class Items : uint8_t { kVectors, kLanes, kLanesWithTiles };
+
+// On one device of each kind for the whole program, so that kernels are compiled once. REQUIRES:
+// HaveKernelDevice().
+std::unique_ptr<Backend> CreateStagedBackend(Items items);
 
 }  // namespace terrace::ops
 

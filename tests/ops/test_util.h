@@ -38,7 +38,8 @@ inline std::vector<std::string> SupportedVariants() {
 
 inline std::unique_ptr<Backend> MustCreate(const std::string& variant, ThreadTeam* team,
                                            bool deterministic = false) {
-  if (variant == "kernels" || variant == "scalar") return CreateStagedBackend(variant == "scalar");
+  if (variant == "kernels") return CreateStagedBackend(Items::kVectors);
+  if (variant == "scalar") return CreateStagedBackend(Items::kLanes);
   auto backend = CreateCpuBackend(variant, team, {.deterministic = deterministic});
   EXPECT_TRUE(backend.ok()) << backend.status();
   return backend.ok() ? std::move(backend).value() : nullptr;

@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "device/ascend/acl_api.h"
+#include "device/ascend/dcmi.h"
 
 namespace terrace::device {
 namespace {
@@ -116,6 +117,7 @@ absl::StatusOr<std::unique_ptr<DriverDevice>> CreateAscendDevice(const AscendOpt
   device.info.description = chip != nullptr ? chip : "Ascend";
   device.memory_bytes = options.memory_bytes;
   device.arena = false;
+  device.sensors = ascend::OpenDcmi(options.ordinal);
   return DriverDevice::Create(std::move(device), std::move(api), nullptr);
 }
 

@@ -10,7 +10,9 @@ namespace terrace::device::cuda {
 absl::StatusOr<Driver> LoadDriver(const std::string& library) {
   DriverNames names{"CUDA", "cu", {"libcuda.so.1", "libcuda.so"}};
   if (!library.empty()) names.libraries = {library};
-  return LoadDriver(names);
+  ASSIGN_OR_RETURN(Driver driver, LoadDriver(names));
+  driver.tile_product_from = 8;
+  return driver;
 }
 
 absl::StatusOr<Driver> LoadDriver(const DriverNames& names) {
@@ -63,7 +65,31 @@ absl::StatusOr<Driver> LoadDriver(const DriverNames& names) {
   }
   driver.GetErrorString = error_string;
   driver.DeviceGetName = device_name;
+  LoadOptional(
+      [&](const char* name) {
+        void* found = library.Find(names.prefix + std::string(name));
+        // The one name among them that has a suffix.
+        return found != nullptr ? found : library.Find(names.prefix + std::string(name) + "_v2");
+      },
+      &driver);
   return driver;
+}
+
+void LoadOptional(const std::function<void*(const char* name)>& find, Driver* driver) {
+  const auto get = [&]<typename F>(const char* name, F* function) {
+    *function = reinterpret_cast<F>(find(name));
+  };
+  get("MemGetAllocationGranularity", &driver->MemGetAllocationGranularity);
+  get("MemAddressReserve", &driver->MemAddressReserve);
+  get("MemAddressFree", &driver->MemAddressFree);
+  get("MemCreate", &driver->MemCreate);
+  get("MemRelease", &driver->MemRelease);
+  get("MemMap", &driver->MemMap);
+  get("MemUnmap", &driver->MemUnmap);
+  get("MemSetAccess", &driver->MemSetAccess);
+  get("MemHostRegister", &driver->MemHostRegister);
+  get("MemHostUnregister", &driver->MemHostUnregister);
+  get("DeviceGetPCIBusId", &driver->DeviceGetPCIBusId);
 }
 
 absl::Status ToStatus(const Driver& driver, Result code, const char* call) {

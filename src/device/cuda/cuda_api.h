@@ -40,13 +40,32 @@ struct Attributes {
   int max_threads_per_block = 1;
   int major = 75;  // of its compute capability
   int minor = 76;
+  int virtual_memory = 102;  // whether pages can be mapped
 };
+
+// What memory a page is of, and who may use an address.
+struct PageProperties {
+  int type = 1;  // pinned: on the device for good
+  int handle_types = 0;
+  int location_type = 1;  // a device
+  int location = 0;
+  void* reserved = nullptr;
+  uint64_t flags = 0;
+};
+struct PageAccess {
+  int location_type = 1;
+  int location = 0;
+  int flags = 3;  // read and write
+};
+static_assert(sizeof(PageProperties) == 32 && sizeof(PageAccess) == 12);
 
 // One function a member, by its name without "cu" and suffix, and what is named or counted
 // otherwise by other makers.
 struct Driver {
   const char* maker = "CUDA";
   const char* architecture_prefix = "sm_";
+  // The major compute capability from which on the dialect has a tile product; 0: never.
+  int tile_product_from = 0;
   Attributes attributes;
   // Instead of contexts, where a maker has none: both of DevicePrimaryCtx are null then.
   Result (*SetDevice)(Ordinal) = nullptr;
@@ -80,6 +99,20 @@ struct Driver {
   Result (*ModuleLoadData)(ModuleHandle*, const void*) = nullptr;
   Result (*ModuleUnload)(ModuleHandle) = nullptr;
   Result (*ModuleGetFunction)(FunctionHandle*, ModuleHandle, const char*) = nullptr;
+
+  // Null where the driver has them not: then memory is not mapped by pages, and nothing is pinned.
+  Result (*MemGetAllocationGranularity)(size_t*, const PageProperties*, int) = nullptr;
+  Result (*MemAddressReserve)(Address*, size_t, size_t, Address, unsigned long long) = nullptr;
+  Result (*MemAddressFree)(Address, size_t) = nullptr;
+  Result (*MemCreate)(uint64_t*, size_t, const PageProperties*, unsigned long long) = nullptr;
+  Result (*MemRelease)(uint64_t) = nullptr;
+  Result (*MemMap)(Address, size_t, size_t, uint64_t, unsigned long long) = nullptr;
+  Result (*MemUnmap)(Address, size_t) = nullptr;
+  Result (*MemSetAccess)(Address, size_t, const PageAccess*, size_t) = nullptr;
+  Result (*MemHostRegister)(void*, size_t, unsigned) = nullptr;
+  Result (*MemHostUnregister)(void*) = nullptr;
+  Result (*DeviceGetPCIBusId)(char*, int, Ordinal) = nullptr;
+
   Result (*LaunchKernel)(FunctionHandle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                          unsigned, StreamHandle, void**, void**) = nullptr;
 };
@@ -96,6 +129,9 @@ struct DriverNames {
   bool suffixes_may_lack = false;  // "_v2" where it stands in CUDA's names
 };
 absl::StatusOr<Driver> LoadDriver(const DriverNames& names);
+
+// Finds what a driver may lack; `name` is without the maker's prefix.
+void LoadOptional(const std::function<void*(const char* name)>& find, Driver* driver);
 
 // OK for kSuccess, else a status that names `call` and the error.
 absl::Status ToStatus(const Driver& driver, Result code, const char* call);

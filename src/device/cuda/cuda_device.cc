@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "device/cuda/cuda_driver.h"
+#include "device/cuda/nvml.h"
 #include "device/driver_device.h"
 
 namespace terrace::device {
@@ -30,7 +31,9 @@ class CudaCompiler final : public DriverCompiler {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(const CudaOptions& options) {
+absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(const CudaOptions& asked) {
+  CudaOptions options = asked;
+  options.sensors = [](const std::string& pci_bus_id) { return cuda::OpenNvml(pci_bus_id); };
   ASSIGN_OR_RETURN(const cuda::Driver driver, cuda::LoadDriver());
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::Compiler> compiler, cuda::Compiler::Open());
   return CreateCudaDevice(options, driver, std::move(compiler));
@@ -49,6 +52,8 @@ absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(const CudaOptions& opti
   device.info.kind = options.kind;
   device.info.description = fmt::format("{} ({})", opened.chip, opened.architecture);
   device.info.max_group_items = opened.max_group_items;
+  device.info.tile_product = opened.tile_product;
+  if (options.sensors != nullptr) device.sensors = options.sensors(opened.pci_bus_id);
   device.memory_bytes = options.memory_bytes;
   device.cache_folder = options.cache_folder;
   return DriverDevice::Create(std::move(device), std::move(opened.api), std::move(own));

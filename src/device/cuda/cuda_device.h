@@ -4,6 +4,7 @@
 #define TERRACE_DEVICE_CUDA_CUDA_DEVICE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -11,6 +12,7 @@
 #include "device/cuda/cuda_api.h"
 #include "device/cuda/nvrtc.h"
 #include "device/device.h"
+#include "device/driver_device.h"
 
 namespace terrace::device {
 
@@ -22,6 +24,8 @@ struct CudaOptions {
   uint64_t memory_bytes = 0;
   // For compiled kernels; empty: they are compiled again by each process.
   std::string cache_folder;
+  // What the chip says of itself; null: nothing. Is given the chip's PCI address, empty if unknown.
+  std::function<std::shared_ptr<const Sensors>(const std::string& pci_bus_id)> sensors;
 };
 
 // NotFound without a driver, a GPU of that number or the compiler; ResourceExhausted without the

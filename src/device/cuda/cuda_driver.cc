@@ -5,9 +5,14 @@
 #include <fmt/format.h>
 
 #include "base/status.h"
+#include "base/units.h"
 
 namespace terrace::device::cuda {
 namespace {
+
+constexpr uint64_t kPageBytes = uint64_t{2} << 20;
+constexpr int kMinimum = 0;        // of the granularities
+constexpr unsigned kPortable = 1;  // pinned for all contexts
 
 Address AddressOf(const std::byte* data) { return reinterpret_cast<uintptr_t>(data); }
 StreamHandle StreamOf(void* stream) { return static_cast<StreamHandle>(stream); }
@@ -15,7 +20,9 @@ EventHandle EventOf(void* event) { return static_cast<EventHandle>(event); }
 
 class CudaApi final : public DriverApi {
  public:
-  CudaApi(const Driver& driver, Ordinal device) : driver_(driver), device_(device) {}
+  CudaApi(const Driver& driver, Ordinal device) : driver_(driver), device_(device) {
+    page_.location = device;
+  }
   ~CudaApi() override {
     if (context_ != nullptr) driver_.DevicePrimaryCtxRelease(device_);
   }
@@ -39,6 +46,57 @@ class CudaApi final : public DriverApi {
     RETURN_IF_ERROR(Check(driver_.MemGetInfo(&free, &total), "MemGetInfo"));
     return Room{free, total};
   }
+  absl::StatusOr<uint64_t> PageBytes() const override {
+    if (driver_.MemGetAllocationGranularity == nullptr || driver_.MemAddressReserve == nullptr ||
+        driver_.MemAddressFree == nullptr || driver_.MemCreate == nullptr ||
+        driver_.MemRelease == nullptr || driver_.MemMap == nullptr || driver_.MemUnmap == nullptr ||
+        driver_.MemSetAccess == nullptr) {
+      return 0;
+    }
+    int supported = 0;
+    RETURN_IF_ERROR(
+        Check(driver_.DeviceGetAttribute(&supported, driver_.attributes.virtual_memory, device_),
+              "DeviceGetAttribute"));
+    if (supported == 0) return 0;
+    size_t least = 0;
+    RETURN_IF_ERROR(Check(driver_.MemGetAllocationGranularity(&least, &page_, kMinimum),
+                          "MemGetAllocationGranularity"));
+    // Small pages would take more calls than they save memory.
+    return least == 0 ? 0 : AlignUp(kPageBytes, least);
+  }
+  absl::StatusOr<uint64_t> ReserveAddresses(uint64_t bytes) const override {
+    Address address = 0;
+    RETURN_IF_ERROR(
+        Check(driver_.MemAddressReserve(&address, bytes, 0, 0, 0), "MemAddressReserve"));
+    return address;
+  }
+  void FreeAddresses(uint64_t address, uint64_t bytes) const override {
+    driver_.MemAddressFree(address, bytes);
+  }
+  absl::StatusOr<uint64_t> CreatePage(uint64_t bytes) const override {
+    uint64_t handle = 0;
+    RETURN_IF_ERROR(Check(driver_.MemCreate(&handle, bytes, &page_, 0), "MemCreate"));
+    return handle;
+  }
+  void ReleasePage(uint64_t handle) const override { driver_.MemRelease(handle); }
+  absl::Status MapPage(uint64_t address, uint64_t bytes, uint64_t handle) const override {
+    return Check(driver_.MemMap(address, bytes, 0, handle, 0), "MemMap");
+  }
+  absl::Status AllowAccess(uint64_t address, uint64_t bytes) const override {
+    PageAccess access;
+    access.location = device_;
+    return Check(driver_.MemSetAccess(address, bytes, &access, 1), "MemSetAccess");
+  }
+  void Unmap(uint64_t address, uint64_t bytes) const override { driver_.MemUnmap(address, bytes); }
+
+  bool Pin(std::span<std::byte> memory) const override {
+    return driver_.MemHostRegister != nullptr && driver_.MemHostUnregister != nullptr &&
+           driver_.MemHostRegister(memory.data(), memory.size(), kPortable) == kSuccess;
+  }
+  void Unpin(std::span<std::byte> memory) const override {
+    driver_.MemHostUnregister(memory.data());
+  }
+
   absl::StatusOr<uint64_t> Allocate(uint64_t bytes) const override {
     Address address = 0;
     RETURN_IF_ERROR(Check(driver_.MemAlloc(&address, bytes), "MemAlloc"));
@@ -126,6 +184,7 @@ class CudaApi final : public DriverApi {
 
   const Driver driver_;
   const Ordinal device_;
+  PageProperties page_;
   ContextHandle context_ = nullptr;
 };
 
@@ -144,6 +203,16 @@ absl::StatusOr<std::string> Architecture(const Driver& driver, Ordinal device) {
                            driver.DeviceGetAttribute(&minor, driver.attributes.minor, device),
                            "DeviceGetAttribute"));
   return fmt::format("{}{}{}", driver.architecture_prefix, major, minor);
+}
+
+// Of the makers' preludes CUDA's has it, for compute capability 8.0 and later.
+absl::StatusOr<bool> HasTileProduct(const Driver& driver, Ordinal device) {
+  if (driver.tile_product_from == 0) return false;
+  int major = 0;
+  RETURN_IF_ERROR(ToStatus(driver,
+                           driver.DeviceGetAttribute(&major, driver.attributes.major, device),
+                           "DeviceGetAttribute"));
+  return major >= driver.tile_product_from;
 }
 
 }  // namespace
@@ -169,6 +238,12 @@ absl::StatusOr<OpenedDriver> OpenDriver(const Driver& driver, int ordinal) {
       check(driver.DeviceGetAttribute(&items, driver.attributes.max_threads_per_block, device),
             "DeviceGetAttribute"));
   opened.max_group_items = static_cast<uint32_t>(items);
+  char pci[32] = {};
+  if (driver.DeviceGetPCIBusId != nullptr &&
+      driver.DeviceGetPCIBusId(pci, sizeof(pci) - 1, device) == kSuccess) {
+    opened.pci_bus_id = pci;
+  }
+  ASSIGN_OR_RETURN(opened.tile_product, HasTileProduct(driver, device));
   auto api = std::make_unique<CudaApi>(driver, device);
   RETURN_IF_ERROR(api->Open());
   opened.api = std::move(api);

@@ -17,7 +17,9 @@ struct OpenedDriver {
   std::unique_ptr<DriverApi> api;
   std::string chip;          // its name
   std::string architecture;  // "sm_90", or as the table's maker calls it
+  std::string pci_bus_id;    // empty: the driver does not say
   uint32_t max_group_items = 0;
+  bool tile_product = false;  // the compiler's dialect has it for this architecture
 };
 
 // Takes the GPU of number `ordinal`. NotFound if the driver has no such.

@@ -45,6 +45,17 @@ static __device__ __forceinline__ void store_half(float value, ushort *p) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
   *p = bits;
 }
+#define AS_UINT(x) __float_as_uint(x)
+#define TILE_STORAGE(count)
+#define MULTIPLY_TILES(d, a, b) multiply_tiles(d, a, b)
+#if __CUDA_ARCH__ >= 800
+static __device__ __forceinline__ void multiply_tiles(float *d, const uint *a, const uint *b) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#endif
 #line 1
 )cuda";
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,7 @@
 
 #include "base/status.h"
 #include "device/hip/hip_prelude.h"
+#include "device/hip/rocm_smi.h"
 #include "device/shared_library.h"
 
 namespace terrace::device {
@@ -49,6 +51,7 @@ absl::StatusOr<cuda::Driver> LoadDriver(const std::string& library) {
   cuda::Driver d;
   d.maker = "HIP";
   d.attributes.max_threads_per_block = 56;
+  d.attributes.virtual_memory = 89;
   const char* missing = nullptr;
   const auto get = [&]<typename F>(const char* name, F* function) {
     *function = reinterpret_cast<F>(opened.Find(name));
@@ -85,6 +88,15 @@ absl::StatusOr<cuda::Driver> LoadDriver(const std::string& library) {
   if (missing != nullptr) {
     return absl::FailedPreconditionError(fmt::format("the HIP runtime lacks {}", missing));
   }
+  cuda::LoadOptional(
+      [&](const char* name) {
+        // The runtime's names for what concerns host memory.
+        const std::string_view given(name);
+        if (given == "MemHostRegister") return opened.Find("hipHostRegister");
+        if (given == "MemHostUnregister") return opened.Find("hipHostUnregister");
+        return opened.Find("hip" + std::string(name));
+      },
+      &d);
   d.GetErrorString = [error_string](Result code, const char** text) -> Result {
     *text = error_string(code);
     return cuda::kSuccess;
@@ -110,6 +122,7 @@ cuda::CompilerMaker Hiprtc() {
 
 absl::StatusOr<std::unique_ptr<Device>> CreateHipDevice(CudaOptions options) {
   options.kind = "hip";
+  options.sensors = [](const std::string& pci_bus_id) { return hip::OpenRocmSmi(pci_bus_id); };
   ASSIGN_OR_RETURN(const cuda::Driver driver, hip::LoadDriver());
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::Compiler> compiler, cuda::Compiler::Open(hip::Hiprtc()));
   return CreateCudaDevice(options, driver, std::move(compiler));

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "device/musa/mtml.h"
 #include "device/musa/musa_prelude.h"
 
 namespace terrace::device {
@@ -31,6 +32,9 @@ cuda::CompilerMaker Mtrtc() {
 
 absl::StatusOr<std::unique_ptr<Device>> CreateMusaDevice(CudaOptions options) {
   options.kind = "musa";
+  options.sensors = [ordinal = options.ordinal](const std::string&) {
+    return musa::OpenMtml(ordinal);
+  };
   ASSIGN_OR_RETURN(const cuda::Driver driver, musa::LoadDriver());
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::Compiler> compiler, cuda::Compiler::Open(musa::Mtrtc()));
   return CreateCudaDevice(options, driver, std::move(compiler));

@@ -129,6 +129,7 @@ class OpenClDevice final : public Device {
     info_.alignment = cl::kAlignment;
     info_.granularity = cl::kAlignment;
     info_.vector_items = found.name.cpu && !options_.scalar_items;
+    info_.tile_product = !info_.vector_items && options_.tile_product;
     info_.max_group_items = static_cast<uint32_t>(
         std::min<uint64_t>(DeviceNumber<size_t>(api_, id_, cl::kDeviceMaxWorkGroupSize), 1 << 20));
     RETURN_IF_ERROR(TakeMemory(found.name));

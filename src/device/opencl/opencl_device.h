@@ -27,6 +27,8 @@ struct OpenClOptions {
   uint64_t buffer_bytes = 0;
   // Even on a CPU the kernels for chips whose work-items are lanes (tests of what GPUs run).
   bool scalar_items = false;
+  // With scalar_items: kernels that use the tile product, which is emulated (tests).
+  bool tile_product = false;
 };
 
 struct OpenClDeviceName {

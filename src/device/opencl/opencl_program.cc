@@ -38,6 +38,35 @@ constexpr std::string_view kPrelude = R"cl(
 #define AS_FLOAT(x) as_float(x)
 #define EXACT_STEPS _Pragma("OPENCL FP_CONTRACT OFF")
 #define ROUND_EVEN(x) rint(x)
+#define AS_UINT(x) as_uint(x)
+// The tile product, by its definition (matmul.cl): slow, but what kernels that use it are tested by.
+#define TILE_STORAGE(count) __local uint tile_words[count][32][6];
+#define MULTIPLY_TILES(d, a, b) \
+  do { \
+    __local uint *mine = tile_words[ITEM(1)][ITEM(0)]; \
+    for (int word = 0; word < 4; ++word) mine[word] = a[word]; \
+    mine[4] = b[0]; \
+    mine[5] = b[1]; \
+    BARRIER(); \
+    multiply_tiles(d, tile_words[ITEM(1)][0], ITEM(0)); \
+    BARRIER(); \
+  } while (0)
+static inline float bf16_of(const __local uint *words, int item, int word, int half_at) {
+  const uint both = words[item * 6 + word];
+  return as_float(half_at ? both & 0xffff0000U : both << 16);
+}
+static inline void multiply_tiles(float *d, const __local uint *words, int item) {
+  for (int i = 0; i < 4; ++i) {
+    const int row = item / 4 + i / 2 * 8;
+    const int column = item % 4 * 2 + i % 2;
+    for (int k = 0; k < 16; ++k) {
+      const int pair = k % 8 / 2;
+      const float a = bf16_of(words, row % 8 * 4 + pair, row / 8 + k / 8 * 2, k % 2);
+      const float b = bf16_of(words, column * 4 + pair, 4 + k / 8, k % 2);
+      d[i] = fma(a, b, d[i]);
+    }
+  }
+}
 static inline __global uchar *resolve_address(__global uchar *space0, __global uchar *space1,
                                               __global uchar *space2, __global uchar *space3,
                                               ulong address) {

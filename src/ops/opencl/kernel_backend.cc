@@ -27,6 +27,10 @@ constexpr uint32_t kGroupRows = 16;     // of a weight matrix
 constexpr uint32_t kElementItems = 64;  // a work-group of the elementwise kernels has
 constexpr uint32_t kSlices = 8;         // items that share a row's columns (matmul.cl)
 constexpr int32_t kManyRows = 8;        // rows of x that matmul_8 takes at once
+// The tile product takes 64 rows of x by 64 of a matrix at once; fewer rows are better off without.
+constexpr int32_t kTileRows = 64;
+constexpr int32_t kTileColumns = 32;  // a matrix has a multiple of them
+constexpr int32_t kFewestForTiles = 16;
 constexpr uint64_t kRingBytes = 4 << 20;
 
 KernelArgument At(const void* address) { return KernelArgument::Memory(address); }
@@ -148,6 +152,12 @@ class KernelBackend final : public Backend {
   absl::Status RunGlu(const char* op, int32_t kind, const GluClamp& clamp, Matrix gate, Matrix up,
                       Matrix out);
   absl::Status ScaleOrCap(Matrix x, float scale, float cap);
+  // Whether the product runs on the chip's circuits for tiles. They round x to bfloat16, as the
+  // processor's do, so not where rounding must not depend on the number of rows.
+  bool TakesTiles(const Matrix& x, const Weight& w) const {
+    return device_->info().tile_product && !uniform_ && x.rows >= kFewestForTiles &&
+           w.cols % kTileColumns == 0 && w.dtype != DType::kF32;
+  }
   absl::Status MultiplyOne(const Matrix& x, const MatMulTarget& target);
   // Cosines and sines of each row, uploaded once for all layers with these parameters.
   absl::StatusOr<const std::byte*> Angles(std::span<const int32_t> positions,
@@ -254,6 +264,13 @@ absl::Status KernelBackend::MultiplyOne(const Matrix& x, const MatMulTarget& tar
       Of(static_cast<int64_t>(cpu::PackedGroupBytes(w.dtype, w.cols))),
       Of(x.stride),
       Of(target.out.stride)};
+  if (TakesTiles(x, w)) {
+    const LaunchShape tiles = {{(static_cast<uint32_t>(w.rows) + kTileRows - 1) / kTileRows,
+                                static_cast<uint32_t>((x.rows + kTileRows - 1) / kTileRows), 1},
+                               {32, kTileRows / kGroupRows, 1}};
+    return Run("matmul_tiles", kMatMulSource, MatMulDefines(w.dtype) + " TILE_PRODUCT=1", tiles,
+               arguments);
+  }
   const int32_t tile = x.rows == 1 && !uniform_ ? 1 : kManyRows;
   LaunchShape shape;
   shape.groups = {(static_cast<uint32_t>(w.rows) + kGroupRows - 1) / kGroupRows,

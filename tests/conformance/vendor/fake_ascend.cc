@@ -22,8 +22,14 @@ int aclInit(const char*) {
   Fake().initialised = true;
   return 0;
 }
-const char* aclGetRecentErrMsg() { return "made to fail"; }
-const char* aclrtGetSocName() { return "Stand-in 910"; }
+const char* aclGetRecentErrMsg() {
+  Release call("aclGetRecentErrMsg");
+  return "made to fail";
+}
+const char* aclrtGetSocName() {
+  Release call("aclrtGetSocName");
+  return "Stand-in 910";
+}
 
 int aclrtGetDeviceCount(uint32_t* count) {
   Call call("aclrtGetDeviceCount", kBad, kAnywhere);
@@ -90,7 +96,10 @@ int aclrtSynchronizeStream(void* stream) {
   call.NeedStream(stream);
   return call.result();
 }
-int aclrtSynchronizeDevice() { return 0; }
+int aclrtSynchronizeDevice() {
+  Release call("aclrtSynchronizeDevice");
+  return call.Done(true);
+}
 int aclrtStreamWaitEvent(void* stream, void* event) {
   Call call("aclrtStreamWaitEvent", kBad);
   call.NeedStream(stream);

@@ -3,7 +3,11 @@
 #ifndef TERRACE_TESTS_CONFORMANCE_FAKE_CALL_H_
 #define TERRACE_TESTS_CONFORMANCE_FAKE_CALL_H_
 
+#include <sys/mman.h>
+
+#include <cstdio>
 #include <string>
+#include <vector>
 
 #include "vendor_fake.h"
 
@@ -28,6 +32,7 @@ class Call {
   Call(const char* name, int bad, bool needs_device = true)
       : lock_(Fake().mutex), name_(name), bad_(bad) {
     Fake().called.insert(name);
+    Fake().order.emplace_back(name);
     if (++Fake().calls == Fake().fail_at) {
       Fake().failed = true;
       Fake().failed_call = name;
@@ -83,6 +88,76 @@ class Call {
     ++Fake().copies;
     Fake().copied[static_cast<int>(direction)] += bytes;
   }
+  void Launched(const std::vector<unsigned>& shape, void** parameters) {
+    char text[128];
+    std::snprintf(text, sizeof(text), "%ux%ux%u groups of %ux%ux%u", shape[0], shape[1], shape[2],
+                  shape[3], shape[4], shape[5]);
+    Fake().launched.emplace_back(text);
+    Fake().launched_parameters.clear();
+    for (size_t i = 0; i < Fake().parameters; ++i) {
+      Fake().launched_parameters.push_back(*static_cast<uint64_t*>(parameters[i]));
+    }
+  }
+
+  // Pages. `properties` are an allocation's: pinned (1) memory of device (1) 0.
+  void NeedProperties(const void* properties) {
+    int words[8];
+    std::memcpy(words, properties, sizeof(words));
+    Need(words[0] == 1 && words[1] == 0 && words[2] == 1 && words[3] == 0, "properties");
+  }
+  void PageBytes(size_t* bytes, const void* properties, int option) {
+    NeedProperties(properties);
+    Need(option == 0, "option");
+    *bytes = kPage;
+  }
+  void Reserve(uint64_t* address, size_t bytes) {
+    Need(bytes > 0 && bytes % kPage == 0, "no multiple of a page");
+    if (!ok()) return;
+    // Aligned as the driver aligns.
+    void* data = ::mmap(nullptr, bytes + kPage, PROT_NONE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    const auto begin = reinterpret_cast<uintptr_t>(data);
+    *address = (begin + kPage - 1) / kPage * kPage;
+    if (*address > begin) ::munmap(data, *address - begin);
+    ::munmap(reinterpret_cast<void*>(*address + bytes), begin + kPage - *address);
+    Fake().reserved[*address] = bytes;
+  }
+  void CreatePage(uint64_t* handle, size_t bytes, const void* properties, int out_of_memory) {
+    NeedProperties(properties);
+    Need(bytes > 0 && bytes % kPage == 0, "no multiple of a page");
+    if (!ok()) return;
+    if (Fake().Used() + bytes > Fake().memory_bytes) return Answer(out_of_memory);
+    *handle = ++Fake().last_page;
+    Fake().pages[*handle] = bytes;
+  }
+  void MapPage(uint64_t address, size_t bytes, uint64_t handle) {
+    const auto page = Fake().pages.find(handle);
+    Need(page != Fake().pages.end() && page->second == bytes, "no such page");
+    auto in = Fake().reserved.upper_bound(address);
+    Need(in != Fake().reserved.begin(), "address not reserved");
+    if (!ok()) return;
+    in = std::prev(in);
+    Need(address + bytes <= in->first + in->second, "address not reserved");
+    Need(!Fake().mapped.contains(address), "mapped already");
+    for (const auto& [at, other] : Fake().mapped) Need(other.handle != handle, "mapped elsewhere");
+    if (ok()) Fake().mapped[address] = {handle, false};
+  }
+  void AllowAccess(uint64_t address, size_t bytes, const void* access) {
+    int words[3];
+    std::memcpy(words, access, sizeof(words));
+    Need(words[0] == 1 && words[1] == 0 && words[2] == 3, "access");
+    for (uint64_t at = address; at < address + bytes; at += kPage) {
+      Need(Fake().mapped.contains(at), "nothing is mapped there");
+    }
+    if (!ok()) return;
+    for (uint64_t at = address; at < address + bytes; at += kPage) Fake().mapped[at].allowed = true;
+    ::mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE);
+  }
+  void Pin(void* data, size_t bytes) {
+    Need(bytes > 0 && !Fake().pinned.contains(data), "pinned already");
+    if (ok()) Fake().pinned[data] = bytes;
+  }
+
   void Record(void* event, void* stream) {
     NeedEvent(event);
     NeedStream(stream);
@@ -94,6 +169,7 @@ class Call {
   }
 
  private:
+  static constexpr uint64_t kPage = uint64_t{2} << 20;
   void Refuse(const std::string& what) {
     Fake().violations.push_back(std::string(name_) + ": " + what);
     result_ = bad_;

@@ -13,7 +13,10 @@ extern "C" {
 
 VendorFake* terrace_fake_state() { return &Fake(); }
 
-const char* cnrtGetErrorStr(int) { return "made to fail"; }
+const char* cnrtGetErrorStr(int) {
+  Release call("cnrtGetErrorStr");
+  return "made to fail";
+}
 int cnrtGetDeviceCount(unsigned* count) {
   Call call("cnrtGetDeviceCount", kBad, kAnywhere);
   *count = 1;

@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "fake_call.h"
+#include "fake_pages.h"
 
 using namespace terrace::device;
 
@@ -20,7 +21,10 @@ int hipInit(unsigned flags) {
   call.Need(flags == 0, "flags");
   return call.result();
 }
-const char* hipGetErrorString(int) { return "made to fail"; }
+const char* hipGetErrorString(int) {
+  Release call("hipGetErrorString");
+  return "made to fail";
+}
 int hipGetDeviceCount(int* count) {
   Call call("hipGetDeviceCount", kBad, kAnywhere);
   *count = 1;
@@ -41,8 +45,9 @@ int hipGetDevicePropertiesR0600(void* properties, int) {
 }
 int hipDeviceGetAttribute(int* value, int attribute, int) {
   Call call("hipDeviceGetAttribute", kBad, kAnywhere);
-  call.Need(attribute == 56, "not MaxThreadsPerBlock");
-  *value = 1024;
+  // MaxThreadsPerBlock, VirtualMemoryManagementSupported
+  call.Need(attribute == 56 || attribute == 89, "attribute");
+  *value = attribute == 89 ? int{Fake().has_pages} : 1024;
   return call.result();
 }
 int hipSetDevice(int device) {
@@ -141,27 +146,89 @@ int hipModuleGetFunction(void** function, void* module, const char* name) {
   return 0;
 }
 int hipModuleLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                          unsigned by, unsigned bz, unsigned shared, void* stream, void**, void**) {
+                          unsigned by, unsigned bz, unsigned shared, void* stream,
+                          void** parameters, void**) {
   Call call("hipModuleLaunchKernel", kBad);
   call.NeedObject(function);
   call.NeedStream(stream);
   call.Need(shared == 0, "shared memory");
-  if (call.ok()) {
-    char shape[128];
-    std::snprintf(shape, sizeof(shape), "%ux%ux%u groups of %ux%ux%u", gx, gy, gz, bx, by, bz);
-    Fake().launched.emplace_back(shape);
-  }
+  if (call.ok()) call.Launched({gx, gy, gz, bx, by, bz}, parameters);
+  return call.result();
+}
+
+// ---- Pages and pinned memory ----
+
+int hipMemGetAllocationGranularity(size_t* bytes, const void* properties, int option) {
+  Call call(__func__, kBad);
+  call.PageBytes(bytes, properties, option);
+  return call.result();
+}
+int hipMemAddressReserve(uint64_t* address, size_t bytes, size_t alignment, uint64_t wanted,
+                         unsigned long long flags) {
+  Call call(__func__, kBad);
+  call.Need(alignment == 0 && wanted == 0 && flags == 0, "arguments");
+  call.Reserve(address, bytes);
+  return call.result();
+}
+int hipMemAddressFree(uint64_t address, size_t bytes) {
+  Release call(__func__);
+  return call.Done(FreeAddresses(address, bytes));
+}
+int hipMemCreate(uint64_t* handle, size_t bytes, const void* properties, unsigned long long flags) {
+  Call call(__func__, kBad);
+  call.Need(flags == 0, "flags");
+  call.CreatePage(handle, bytes, properties, kNoMemory);
+  return call.result();
+}
+int hipMemRelease(uint64_t handle) {
+  Release call(__func__);
+  return call.Done(ReleasePage(handle));
+}
+int hipMemMap(uint64_t address, size_t bytes, size_t offset, uint64_t handle,
+              unsigned long long flags) {
+  Call call(__func__, kBad);
+  call.Need(offset == 0 && flags == 0, "arguments");
+  call.MapPage(address, bytes, handle);
+  return call.result();
+}
+int hipMemUnmap(uint64_t address, size_t bytes) {
+  Release call(__func__);
+  return call.Done(UnmapPages(address, bytes));
+}
+int hipMemSetAccess(uint64_t address, size_t bytes, const void* access, size_t count) {
+  Call call(__func__, kBad);
+  call.Need(count == 1, "count");
+  call.AllowAccess(address, bytes, access);
+  return call.result();
+}
+int hipHostRegister(void* data, size_t bytes, unsigned flags) {
+  Call call(__func__, kBad);
+  call.Need(flags == 1, "flags");
+  call.Pin(data, bytes);
+  return call.result();
+}
+int hipHostUnregister(void* data) {
+  Release call(__func__);
+  return call.Done(Fake().pinned.erase(data) == 1);
+}
+int hipDeviceGetPCIBusId(char* text, int bytes, int) {
+  Call call(__func__, kBad, kAnywhere);
+  std::snprintf(text, static_cast<size_t>(bytes), "0000:65:00.0");
   return call.result();
 }
 
 // ---- The run-time compiler: what it is given is what comes out ----
 
 int hiprtcVersion(int* major, int* minor) {
+  Call call("hiprtcVersion", kBad, kAnywhere);
   *major = 6;
   *minor = 3;
-  return 0;
+  return call.result();
 }
-const char* hiprtcGetErrorString(int) { return "made to fail"; }
+const char* hiprtcGetErrorString(int) {
+  Release call("hiprtcGetErrorString");
+  return "made to fail";
+}
 int hiprtcCreateProgram(void** program, const char* source, const char*, int, const char**,
                         const char**) {
   Call call("hiprtcCreateProgram", kBad, kAnywhere);
@@ -187,12 +254,14 @@ int hiprtcCompileProgram(void* program, int count, const char** options) {
   return 0;
 }
 int hiprtcGetProgramLogSize(void*, size_t* bytes) {
+  Call call("hiprtcGetProgramLogSize", kBad, kAnywhere);
   *bytes = 4;
-  return 0;
+  return call.result();
 }
 int hiprtcGetProgramLog(void*, char* log) {
+  Call call("hiprtcGetProgramLog", kBad, kAnywhere);
   std::memcpy(log, "log", 4);
-  return 0;
+  return call.result();
 }
 int hiprtcGetCodeSize(void* program, size_t* bytes) {
   Call call("hiprtcGetCodeSize", kBad, kAnywhere);

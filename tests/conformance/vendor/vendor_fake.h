@@ -24,6 +24,7 @@ struct VendorFake {
   uint64_t memory_bytes = uint64_t{1} << 30;
   int fail_at = 0;  // the number of the call that fails; 0: none
   int fail_with = 0;
+  bool has_pages = true;  // the driver maps pages, if it is of a kind that does
 
   std::recursive_mutex mutex;
   int calls = 0;
@@ -34,36 +35,64 @@ struct VendorFake {
   std::set<void*> streams;
   std::map<void*, bool> events;  // whether recorded
   std::set<void*> objects;       // descriptors, tensors, executors, modules
+  struct MappedPage {
+    uint64_t handle = 0;
+    bool allowed = false;
+  };
+  std::map<uint64_t, uint64_t> reserved;  // addresses
+  std::map<uint64_t, uint64_t> pages;     // handle to bytes
+  std::map<uint64_t, MappedPage> mapped;  // by address
+  std::map<void*, size_t> pinned;         // host memory
+  uint64_t last_page = 0;
+  size_t parameters = 0;  // that each launch is to remember
+  std::vector<uint64_t> launched_parameters;
   int contexts = 0;
   bool initialised = false;
   uint64_t copies = 0;
   uint64_t copied[3] = {};  // bytes by direction
   std::vector<std::string> launched;
   std::set<std::string> called;
+  std::vector<std::string> order;  // of the calls since Arm, by number
 
   // Things that were made and not given back.
   size_t Alive() const {
-    return allocations.size() + streams.size() + events.size() + objects.size() +
-           static_cast<size_t>(contexts);
+    return allocations.size() + streams.size() + events.size() + objects.size() + reserved.size() +
+           pages.size() + mapped.size() + pinned.size() + static_cast<size_t>(contexts);
   }
   void Arm(int call, int code) {
     calls = 0;
     failed = false;
     failed_call.clear();
+    order.clear();
     fail_at = call;
     fail_with = code;
   }
   uint64_t Used() const {
     uint64_t bytes = 0;
     for (const auto& [address, memory] : allocations) bytes += memory.size();
+    for (const auto& [handle, size] : pages) bytes += size;
     return bytes;
   }
   bool Holds(const void* data, size_t bytes) const {
     const auto address = reinterpret_cast<uintptr_t>(data);
+    if (InPages(address, bytes)) return true;
     auto after = allocations.upper_bound(address);
     if (after == allocations.begin()) return false;
     const auto& [begin, memory] = *std::prev(after);
     return address - begin <= memory.size() && bytes <= memory.size() - (address - begin);
+  }
+  // Whether pages are mapped and allowed all over [address, address + bytes).
+  bool InPages(uint64_t address, uint64_t bytes) const {
+    auto page = mapped.upper_bound(address);
+    if (page == mapped.begin()) return false;
+    page = std::prev(page);
+    constexpr uint64_t kPage = uint64_t{2} << 20;
+    uint64_t end = page->first;
+    for (; page != mapped.end() && page->first == end && page->second.allowed; ++page) {
+      end += kPage;
+      if (address + bytes <= end) return address < end;
+    }
+    return false;
   }
 };
 

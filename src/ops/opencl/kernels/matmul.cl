@@ -5,9 +5,10 @@
 //               5 E5M2, 6 W8A8's codes, a scale each row (activations stay as they are)
 //   BITS, OFFSET, TABLE (0: none, 1 IQ4, 2 MXFP4, 3 IQ3), SUBS (sub-scales of 32 columns),
 //   HAS_MIN, HAS_BIAS, E8M0, BLOCK_GROUPS (of 32 columns in a block)
+//   TILE_PRODUCT  1: the kernel for many rows on chips that have one, and that alone
 //
 // A lane is a row of W. Where an item has vector registers (VECTOR_ITEMS) it is all 16 lanes; else
-// an item is one lane and SLICES of them share a row's columns.
+// an item is one lane, which functions are told, and SLICES of them share a row's columns.
 
 #if VECTOR_ITEMS
 #define SLICES 1
@@ -32,13 +33,13 @@ typedef int16 lanes_i;
 typedef float lanes_f;
 typedef uint lanes_u;
 #define LANE ITEM(0)
-#define LOAD_WORDS(p) (((GLOBAL const uint *)(p))[ITEM(0)])
-#define LOAD_HALVES(p) LOAD_HALF((p) + 2 * ITEM(0))
-#define LOAD_UCHARS(p) ((float)((GLOBAL const uchar *)(p))[ITEM(0)])
-#define LOAD_CHARS(p) ((float)((GLOBAL const schar *)(p))[ITEM(0)])
-#define LOAD_FLOATS(p) (((GLOBAL const float *)(p))[ITEM(0)])
-#define LOAD_UCHARS_U(p) ((uint)((GLOBAL const uchar *)(p))[ITEM(0)])
-#define LOAD_USHORTS_U(p) ((uint)((GLOBAL const ushort *)(p))[ITEM(0)])
+#define LOAD_WORDS(p) (((GLOBAL const uint *)(p))[lane])
+#define LOAD_HALVES(p) LOAD_HALF((p) + 2 * lane)
+#define LOAD_UCHARS(p) ((float)((GLOBAL const uchar *)(p))[lane])
+#define LOAD_CHARS(p) ((float)((GLOBAL const schar *)(p))[lane])
+#define LOAD_FLOATS(p) (((GLOBAL const float *)(p))[lane])
+#define LOAD_UCHARS_U(p) ((uint)((GLOBAL const uchar *)(p))[lane])
+#define LOAD_USHORTS_U(p) ((uint)((GLOBAL const ushort *)(p))[lane])
 #define TO_FLOAT(v) ((float)(int)(v))
 #define BITS_FLOAT(v) AS_FLOAT(v)
 #define SPREAD(x) (x)
@@ -96,7 +97,7 @@ FUNCTION lanes_f decode(lanes_u code) { return TO_FLOAT(code) - SPREAD((float)OF
 #endif
 
 // The words of unit `unit` (columns 4 unit .. 4 unit + 3, a byte each) in the planes of a group.
-FUNCTION lanes_u unit_codes(GLOBAL const uchar *planes, int unit) {
+FUNCTION lanes_u unit_codes(int lane, GLOBAL const uchar *planes, int unit) {
 #if BITS == 8
   return LOAD_WORDS(planes + unit * 64);
 #elif BITS >= 4
@@ -122,7 +123,7 @@ FUNCTION lanes_u unit_codes(GLOBAL const uchar *planes, int unit) {
 #endif
 }
 
-FUNCTION lanes_f load_d(GLOBAL const uchar *block) {
+FUNCTION lanes_f load_d(int lane, GLOBAL const uchar *block) {
 #if E8M0
   // Half of 2^(e - 127), as the table's entries are twice the format's values. Exponents 0 and 1
   // give subnormal numbers.
@@ -135,14 +136,14 @@ FUNCTION lanes_f load_d(GLOBAL const uchar *block) {
 }
 
 // d * scale and the bias of sub-block `sub` (of 2) of the group at `group`.
-FUNCTION lanes_f sub_scale(lanes_f d, GLOBAL const uchar *group, int sub) {
+FUNCTION lanes_f sub_scale(int lane, lanes_f d, GLOBAL const uchar *group, int sub) {
 #if SUBS
   return d * LOAD_CHARS(group + (SUBS == 2 ? sub : 0) * 16);
 #else
   return d;
 #endif
 }
-FUNCTION lanes_f sub_bias(lanes_f dmin, GLOBAL const uchar *group, int sub) {
+FUNCTION lanes_f sub_bias(int lane, lanes_f dmin, GLOBAL const uchar *group, int sub) {
 #if HAS_MIN
   return -(dmin * LOAD_UCHARS(group + SCALE_BYTES + (SUBS == 2 ? sub : 0) * 16));
 #else
@@ -154,7 +155,7 @@ FUNCTION lanes_f sub_bias(lanes_f dmin, GLOBAL const uchar *group, int sub) {
 #define ACCUMULATE(TILE)                                                                        \
   for (int b = slice; b < cols / BLOCK_COLS; b += SLICES) {                                     \
     GLOBAL const uchar *block = weights + (long)b * BLOCK_BYTES;                                \
-    const lanes_f d = load_d(block);                                                            \
+    const lanes_f d = load_d(lane, block);                                                      \
     const lanes_f dmin = DMIN_BYTES ? LOAD_HALVES(block + D_BYTES * (DMIN_BYTES != 0))          \
                                     : SPREAD(0.0f);                                             \
     for (int g = 0; g < BLOCK_GROUPS; ++g) {                                                    \
@@ -162,8 +163,8 @@ FUNCTION lanes_f sub_bias(lanes_f dmin, GLOBAL const uchar *group, int sub) {
       GLOBAL const uchar *planes = group + SCALE_BYTES + MIN_BYTES;                             \
       const int col = b * BLOCK_COLS + g * 32;                                                  \
       for (int sub = 0; sub < 2; ++sub) {                                                       \
-        const lanes_f scale = sub_scale(d, group, sub);                                         \
-        const lanes_f bias = sub_bias(dmin, group, sub);                                        \
+        const lanes_f scale = sub_scale(lane, d, group, sub);                                   \
+        const lanes_f bias = sub_bias(lane, dmin, group, sub);                                  \
         lanes_f dot[TILE];                                                                      \
         float sum[TILE];                                                                        \
         for (int t = 0; t < TILE; ++t) {                                                        \
@@ -171,7 +172,7 @@ FUNCTION lanes_f sub_bias(lanes_f dmin, GLOBAL const uchar *group, int sub) {
           sum[t] = 0.0f;                                                                        \
         }                                                                                       \
         for (int unit = 4 * sub; unit < 4 * sub + 4; ++unit) {                                  \
-          const lanes_u words = unit_codes(planes, unit);                                       \
+          const lanes_u words = unit_codes(lane, planes, unit);                                 \
           for (int k = 0; k < 4; ++k) {                                                         \
             const lanes_f w = decode((words >> SPREAD_U(8U * k)) & SPREAD_U(255U));             \
             for (int t = 0; t < TILE; ++t) {                                                    \
@@ -204,7 +205,7 @@ FUNCTION lanes_f sub_bias(lanes_f dmin, GLOBAL const uchar *group, int sub) {
 #define SMALLEST (FLOAT_KIND == 4 ? 0x1p-9f : 0x1p-16f)
 #define LARGEST (FLOAT_KIND == 4 ? 0x7eU : 0x7cU)
 
-FUNCTION lanes_f load_column(GLOBAL const uchar *weights, int col) {
+FUNCTION lanes_f load_column(int lane, GLOBAL const uchar *weights, int col) {
 #if FLOAT_KIND == 1
   return LOAD_FLOATS(weights + (long)col * 64);
 #elif FLOAT_KIND == 2
@@ -239,7 +240,7 @@ FUNCTION lanes_f load_column(GLOBAL const uchar *weights, int col) {
 
 #define ACCUMULATE(TILE)                                                    \
   for (int c = slice; c < cols; c += SLICES) {                              \
-    const lanes_f w = load_column(weights, c);                              \
+    const lanes_f w = load_column(lane, weights, c);                                            \
     for (int t = 0; t < TILE; ++t) sums[t] = fma(w, SPREAD(xs[t][c]), sums[t]); \
   }
 
@@ -251,9 +252,9 @@ FUNCTION lanes_f load_column(GLOBAL const uchar *weights, int col) {
   for (int t = 0; t < TILE && row + t < n; ++t) {                                       \
     float lane_sums[16];                                                                \
     vstore16(sums[t], 0, lane_sums);                                                    \
-    for (int lane = 0; lane < 16 && first + lane < rows; ++lane) {                      \
-      const float b = has_bias ? PTR(float, bias)[first + lane] : 0.0f;                 \
-      PTR(float, out)[(long)(row + t) * out_stride + first + lane] = lane_sums[lane] + b; \
+    for (int l = 0; l < 16 && first + l < rows; ++l) {                                  \
+      const float b = has_bias ? PTR(float, bias)[first + l] : 0.0f;                    \
+      PTR(float, out)[(long)(row + t) * out_stride + first + l] = lane_sums[l] + b;       \
     }                                                                                   \
   }
 #else
@@ -280,6 +281,7 @@ FUNCTION lanes_f load_column(GLOBAL const uchar *weights, int col) {
     const int first = GROUP(0) * 16;                                                         \
     const int row = GROUP(1) * TILE;                                                         \
     const int slice = SLICES > 1 ? ITEM(1) : 0;                                              \
+    const int lane = LANE;                                                                   \
     GLOBAL const uchar *weights = PTR(uchar, w) + GROUP(0) * group_bytes;                    \
     GLOBAL const float *xs[TILE];                                                            \
     lanes_f sums[TILE];                                                                      \
@@ -296,6 +298,160 @@ FUNCTION lanes_f load_column(GLOBAL const uchar *weights, int col) {
 #else
 #define SCRATCH(TILE) SHARED float scratch[TILE * 16 * SLICES];
 #endif
+
+#if TILE_PRODUCT
+
+// ---- Many rows of x, by the tile product ----
+//
+// The dialect's MULTIPLY_TILES(d, a, b) adds A B to D, A of 16 x 16 and B of 16 x 8 numbers in
+// bfloat16, D in float32, all spread over 32 items as in PTX's mma.m16n8k16: of item i, with g =
+// i / 4 and t = i % 4, a[0] to a[3] are A's columns 2 t and 2 t + 1 in rows g and g + 8, then the
+// same of columns 8 on; b[0] and b[1] are rows 2 t, 2 t + 1 and 2 t + 8, 2 t + 9 of B's column g;
+// d[0] to d[3] are columns 2 t and 2 t + 1 of D's row g, then of row g + 8. TILE_STORAGE declares
+// what it needs beside that.
+//
+// A is 16 rows of W and 16 columns, as codes, which bfloat16 holds exactly; B the same columns of 8
+// rows of x. A sub-block's scale is applied to D, so that only x is rounded, and float weights of
+// more than 8 bits.
+
+#define TILE_ROWS 64  // of x that a group takes
+#define TILE_GROUPS 4  // of 16 rows of W
+#define X_WORDS 20     // 16 words of a row's 32 columns; the others keep banks apart
+
+FUNCTION uint bf16_bits(float x) {
+  const uint bits = AS_UINT(x);
+  if ((bits & 0x7fffffffU) > 0x7f800000U) return bits >> 16 | 0x40U;
+  return (bits + 0x7fffU + (bits >> 16 & 1U)) >> 16;
+}
+FUNCTION uint bf16_pair(float first, float second) {
+  return bf16_bits(first) | bf16_bits(second) << 16;
+}
+
+#if FLOAT_KIND == 0
+// Columns 2 t and 2 t + 1 of the 16 that begin with unit `unit`.
+FUNCTION uint code_pair(int lane, GLOBAL const uchar *planes, int unit, int t) {
+  const uint word = unit_codes(lane, planes, unit + t / 2) >> (t % 2 * 16);
+  return bf16_pair(decode(word & 255U), decode(word >> 8 & 255U));
+}
+#elif FLOAT_KIND == 6
+FUNCTION float column_code(int lane, GLOBAL const uchar *weights, int col) {
+  return (float)weights[64 + (long)(col / 4) * 64 + lane * 4 + col % 4] - 128.0f;
+}
+#define COLUMN_PAIR(row, col) bf16_pair(column_code(row, weights, col), column_code(row, weights, col + 1))
+#else
+#define COLUMN_PAIR(row, col) bf16_pair(load_column(row, weights, col), load_column(row, weights, col + 1))
+#endif
+
+// One group 64 rows of W (GROUP(0)) for 64 of x (GROUP(1)), each 32 of its 128 items 16 rows of W;
+// `cols` is a multiple of 32. Rows past the end are computed on the last ones and not written.
+KERNEL(matmul_tiles)(MEM(w), MEM(x), MEM(bias), MEM(out), int has_bias, int rows, int cols, int n,
+                     long group_bytes, long x_stride, long out_stride) {
+  SHARED uint columns[TILE_ROWS * X_WORDS];
+  SHARED float totals[TILE_ROWS * 2];
+  TILE_STORAGE(TILE_GROUPS)
+  const int g = ITEM(0) / 4;
+  const int t = ITEM(0) % 4;
+  const int groups = (rows + 15) / 16;
+  const int group_at = GROUP(0) * TILE_GROUPS + ITEM(1);
+  const int first = group_at * 16;
+  const int row = GROUP(1) * TILE_ROWS;
+  GLOBAL const uchar *weights =
+      PTR(uchar, w) + (group_at < groups ? group_at : groups - 1) * group_bytes;
+  // The half row of x that this item brings.
+  const int item = ITEM(1) * 32 + ITEM(0);
+  const int half_of = item / 2;
+  const int half_at = item % 2;
+  GLOBAL const float *source =
+      PTR(float, x) + (row + half_of < n ? row + half_of : n - 1) * x_stride + half_at * 16;
+  float sums[TILE_ROWS / 8][4];
+  for (int j = 0; j < TILE_ROWS / 8; ++j) {
+    for (int i = 0; i < 4; ++i) sums[j][i] = 0.0f;
+  }
+  for (int col = 0; col < cols; col += 32) {
+    BARRIER();
+    float total = 0.0f;
+    for (int i = 0; i < 8; ++i) {
+      const float even = source[col + 2 * i];
+      const float odd = source[col + 2 * i + 1];
+      columns[half_of * X_WORDS + half_at * 8 + i] = bf16_pair(even, odd);
+      total += even + odd;
+    }
+    totals[item] = total;
+    BARRIER();
+#if FLOAT_KIND == 0
+    GLOBAL const uchar *block = weights + (long)(col / BLOCK_COLS) * BLOCK_BYTES;
+    GLOBAL const uchar *group =
+        block + D_BYTES + DMIN_BYTES + (col % BLOCK_COLS / 32) * GROUP_BYTES;
+    GLOBAL const uchar *planes = group + SCALE_BYTES + MIN_BYTES;
+    const float d_low = load_d(g, block);
+    const float d_high = load_d(g + 8, block);
+#if DMIN_BYTES
+    const float dmin_low = LOAD_HALF(block + D_BYTES + 2 * g);
+    const float dmin_high = LOAD_HALF(block + D_BYTES + 2 * (g + 8));
+#endif
+#endif
+    for (int sub = 0; sub < 2; ++sub) {
+      uint a[4];
+      uint b[2];
+#if FLOAT_KIND == 0
+      a[0] = code_pair(g, planes, 4 * sub, t);
+      a[1] = code_pair(g + 8, planes, 4 * sub, t);
+      a[2] = code_pair(g, planes, 4 * sub + 2, t);
+      a[3] = code_pair(g + 8, planes, 4 * sub + 2, t);
+      const float scale_low = sub_scale(g, d_low, group, sub);
+      const float scale_high = sub_scale(g + 8, d_high, group, sub);
+#if DMIN_BYTES
+      const float bias_low = sub_bias(g, dmin_low, group, sub);
+      const float bias_high = sub_bias(g + 8, dmin_high, group, sub);
+#endif
+#else
+      a[0] = COLUMN_PAIR(g, col + 16 * sub + 2 * t);
+      a[1] = COLUMN_PAIR(g + 8, col + 16 * sub + 2 * t);
+      a[2] = COLUMN_PAIR(g, col + 16 * sub + 2 * t + 8);
+      a[3] = COLUMN_PAIR(g + 8, col + 16 * sub + 2 * t + 8);
+#endif
+      for (int j = 0; j < TILE_ROWS / 8; ++j) {
+        const int at = (8 * j + g) * X_WORDS + 8 * sub + t;
+        b[0] = columns[at];
+        b[1] = columns[at + 4];
+#if FLOAT_KIND == 0
+        float d[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        MULTIPLY_TILES(d, a, b);
+        sums[j][0] = fma(scale_low, d[0], sums[j][0]);
+        sums[j][1] = fma(scale_low, d[1], sums[j][1]);
+        sums[j][2] = fma(scale_high, d[2], sums[j][2]);
+        sums[j][3] = fma(scale_high, d[3], sums[j][3]);
+#if DMIN_BYTES
+        const float even = totals[(8 * j + 2 * t) * 2 + sub];
+        const float odd = totals[(8 * j + 2 * t + 1) * 2 + sub];
+        sums[j][0] = fma(bias_low, even, sums[j][0]);
+        sums[j][1] = fma(bias_low, odd, sums[j][1]);
+        sums[j][2] = fma(bias_high, even, sums[j][2]);
+        sums[j][3] = fma(bias_high, odd, sums[j][3]);
+#endif
+#else
+        MULTIPLY_TILES(sums[j], a, b);
+#endif
+      }
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    const int lane = g + (i / 2) * 8;
+    if (first + lane >= rows) continue;
+    const float b = has_bias ? PTR(float, bias)[first + lane] : 0.0f;
+#if FLOAT_KIND == 6
+    const float scale = ((GLOBAL const float *)weights)[lane];
+#else
+    const float scale = 1.0f;
+#endif
+    for (int j = 0; j < TILE_ROWS / 8; ++j) {
+      const int at = row + 8 * j + 2 * t + i % 2;
+      if (at < n) PTR(float, out)[(long)at * out_stride + first + lane] = fma(scale, sums[j][i], b);
+    }
+  }
+}
+
+#else
 
 MATMUL(matmul_1, 1)
 MATMUL(matmul_8, 8)
@@ -396,3 +552,5 @@ KERNEL(embed)(MEM(w), MEM(ids), MEM(out), float scale, int rows, int cols, long 
   const float value = weight_at(weights, id % 16, col);
   PTR(float, out)[row * out_stride + col] = scale * value;
 }
+
+#endif  // TILE_PRODUCT

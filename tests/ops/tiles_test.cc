@@ -1,0 +1,146 @@
+// The kernel for chips with a tile product, which the driver emulates by the definition of PTX: for
+// every format against exact sums, within what rounding to bfloat16 can do and no more.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "operands.h"
+#include "test_util.h"
+
+namespace terrace::ops {
+namespace {
+
+class TilesTest : public testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    if (!HaveKernelDevice()) GTEST_SKIP() << "no device compiles kernels here";
+    backend_ = CreateStagedBackend(Items::kLanesWithTiles);
+    ASSERT_NE(backend_, nullptr);
+  }
+
+  // All formats but this have 8 significant bits or fewer; float32 is not computed by tiles.
+  static bool WeightsAreExact() { return GetParam() != DType::kF16; }
+
+  // `exact_x`: x of numbers that bfloat16 holds, so that nothing but sums is rounded.
+  void Check(int rows, int cols, int n, bool with_bias, bool exact_x, uint64_t seed) {
+    SCOPED_TRACE(testing::Message() << rows << "x" << cols << " n " << n << " seed " << seed);
+    const DType dtype = GetParam();
+    Random random(seed);
+    const std::vector<std::byte> plain = RandomWeight(dtype, rows, cols, random);
+    const int64_t stride = cols + 3;
+    std::vector<float> x = RandomFloats(static_cast<size_t>(n * stride), random);
+    if (exact_x) {
+      for (float& value : x) value = Bf16ToFloat(FloatToBf16(value));
+    }
+    const std::vector<float> bias = RandomFloats(static_cast<size_t>(rows), random);
+    std::vector<std::byte> weight(backend_->PackedBytes(Layout::kRows16, dtype, rows, cols));
+    ASSERT_TRUE(backend_->Pack(Layout::kRows16, dtype, rows, cols, plain, weight).ok());
+    const int64_t out_stride = rows + 5;
+    constexpr float kUntouched = 12345.0f;
+    std::vector<float> out(static_cast<size_t>(n * out_stride), kUntouched);
+    MatMulTarget target;
+    target.weight = {dtype, Layout::kRows16, rows, cols, weight.data()};
+    if (with_bias) target.bias = {bias.data(), rows};
+    target.out = View(out, n, rows, out_stride);
+    const absl::Status status = backend_->MatMul(View(x, n, cols, stride), {&target, 1});
+    ASSERT_TRUE(status.ok()) << status;
+
+    std::vector<float> w(static_cast<size_t>(cols));
+    for (int r = 0; r < rows; ++r) {
+      DequantizeRow(
+          dtype,
+          plain.data() + RowBytes(dtype, static_cast<uint64_t>(cols)) * static_cast<uint64_t>(r),
+          w);
+      for (int i = 0; i < n; ++i) {
+        double want = with_bias ? double{bias[static_cast<size_t>(r)]} : 0.0, sum = 0, top = 0;
+        for (int c = 0; c < cols; ++c) {
+          const double value = x[static_cast<size_t>(i * stride + c)];
+          want += double{w[static_cast<size_t>(c)]} * value;
+          sum += std::fabs(value);
+          top = std::max(top, std::fabs(double{w[static_cast<size_t>(c)]}));
+        }
+        // A code times its scale is a weight without its minimum, at most the whole range of
+        // weights. Each factor that is rounded is off by 2^-9 of itself at most, each of the sums
+        // (one a column, and one a sub-block) by 2^-24 of what may have been summed.
+        const double all = 2 * top * sum;
+        const double rounding = (exact_x ? 0 : 0x1p-9) + (WeightsAreExact() ? 0 : 0x1p-9);
+        const double tolerance =
+            all * (rounding * 1.01 + 2 * cols * 0x1p-24) + 2 * 0x1p-24 * std::fabs(want);
+        ASSERT_NEAR(out[static_cast<size_t>(i * out_stride + r)], want, tolerance)
+            << "feature " << r << " row " << i;
+      }
+    }
+    for (int i = 0; i < n; ++i) {
+      for (int64_t r = rows; r < out_stride; ++r) {
+        ASSERT_EQ(out[static_cast<size_t>(i * out_stride + r)], kUntouched) << "past a row";
+      }
+    }
+  }
+
+  int Columns(int multiple) const {
+    return multiple * static_cast<int>(std::max<uint32_t>(32, Info(GetParam()).block_elements));
+  }
+
+  std::unique_ptr<Backend> backend_;
+};
+
+TEST_P(TilesTest, SumsAreExactWhereNothingIsRounded) {
+  Check(64, Columns(1), 64, false, true, 1);
+  Check(48, Columns(2), 16, true, true, 2);
+}
+
+TEST_P(TilesTest, RowsThatFillNoTileAndRoundedInputs) {
+  Check(17, Columns(1), 67, true, false, 3);
+  Check(80, Columns(2), 16, false, false, 4);
+  Check(1, Columns(1), 130, true, false, 5);
+}
+
+// What is computed in runs of rows of any size must be the same whoever shares the run.
+TEST_P(TilesTest, ARowDoesNotDependOnItsNeighbours) {
+  const int cols = Columns(2);
+  Random random(6);
+  const std::vector<std::byte> plain = RandomWeight(GetParam(), 32, cols, random);
+  std::vector<std::byte> weight(backend_->PackedBytes(Layout::kRows16, GetParam(), 32, cols));
+  ASSERT_TRUE(backend_->Pack(Layout::kRows16, GetParam(), 32, cols, plain, weight).ok());
+  std::vector<float> x = RandomFloats(static_cast<size_t>(100 * cols), random);
+  std::vector<float> first;
+  for (const int n : {16, 63, 64, 100}) {
+    std::vector<float> out(static_cast<size_t>(n * 32));
+    MatMulTarget target;
+    target.weight = {GetParam(), Layout::kRows16, 32, cols, weight.data()};
+    target.out = View(out, n, 32);
+    ASSERT_TRUE(backend_->MatMul(View(x, n, cols), {&target, 1}).ok());
+    out.resize(32);
+    if (first.empty()) first = out;
+    ASSERT_EQ(first, out) << n;
+  }
+}
+
+TEST_P(TilesTest, WhereRoundingMustNotDependOnTheRowsTilesAreNotUsed) {
+  const int cols = Columns(1);
+  Random random(7);
+  const std::vector<std::byte> plain = RandomWeight(GetParam(), 16, cols, random);
+  std::vector<std::byte> weight(backend_->PackedBytes(Layout::kRows16, GetParam(), 16, cols));
+  ASSERT_TRUE(backend_->Pack(Layout::kRows16, GetParam(), 16, cols, plain, weight).ok());
+  std::vector<float> x = RandomFloats(static_cast<size_t>(40 * cols), random);
+  backend_->SetUniform(true);
+  std::vector<float> one(16), many(40 * 16);
+  MatMulTarget target;
+  target.weight = {GetParam(), Layout::kRows16, 16, cols, weight.data()};
+  target.out = View(one, 1, 16);
+  ASSERT_TRUE(backend_->MatMul(View(x, 1, cols), {&target, 1}).ok());
+  target.out = View(many, 40, 16);
+  ASSERT_TRUE(backend_->MatMul(View(x, 40, cols), {&target, 1}).ok());
+  many.resize(16);
+  EXPECT_EQ(one, many);
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, TilesTest, testing::ValuesIn(MatrixTypes()),
+                         [](const auto& info) { return std::string(Info(info.param).name); });
+
+}  // namespace
+}  // namespace terrace::ops
