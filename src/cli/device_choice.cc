@@ -57,6 +57,7 @@ absl::StatusOr<ChosenDevice> ChooseChip(const server::Config& config, ThreadTeam
   options.ordinal = config.device.number;
   options.memory_bytes = config.device.memory_bytes;
   options.cache_folder = KernelFolder(config);
+  options.deterministic = config.device.deterministic;
   ASSIGN_OR_RETURN(ops::Chip chip, ops::OpenChip(npu ? ops::ChipKind::kNpu : ops::ChipKind::kGpu,
                                                  options, std::move(host)));
   return ChosenDevice{std::move(chip.device), std::move(chip.backend), std::move(chip.note)};
@@ -79,7 +80,8 @@ absl::StatusOr<ChosenDevice> Choose(const server::Config& config, const Clock* c
     return chosen;
   }
   RETURN_IF_ERROR(RefuseVariant(config));
-  ASSIGN_OR_RETURN(chosen.backend, ops::CreateKernelBackend(chosen.device.get()));
+  ASSIGN_OR_RETURN(chosen.backend,
+                   ops::CreateKernelBackend(chosen.device.get(), config.device.deterministic));
   return chosen;
 }
 

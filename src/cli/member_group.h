@@ -13,7 +13,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cli/cli.h"
+#include "device/device.h"
 #include "engine/leader.h"
+#include "obs/metrics.h"
 #include "parallel/communicator.h"
 #include "parallel/thread_group.h"
 #include "server/config.h"
@@ -32,10 +34,11 @@ server::Config ConfigOfMember(server::Config config, int32_t rank, int32_t size)
 
 class MemberGroup {
  public:
-  // Makes the other members, and starts those of this process. `notice` is told, on any thread,
-  // what an operator should know.
+  // Makes the other members, and starts those of this process. `device` is the leader's and must
+  // outlive the group. `notice` is told, on any thread, what an operator should know.
   static absl::StatusOr<std::unique_ptr<MemberGroup>> Create(
-      const server::Config& config, int32_t size, std::shared_ptr<engine::GroupNews> news,
+      const server::Config& config, int32_t size, const device::Device& device,
+      std::shared_ptr<engine::GroupNews> news,
       const std::function<void(const std::string&)>& notice);
   // Waits for the members to end.
   ~MemberGroup();
@@ -50,6 +53,10 @@ class MemberGroup {
   std::vector<std::thread> followers_;
   std::unique_ptr<engine::Leader> leader_;
 };
+
+// What models that are divided among devices have exchanged, as seen from this one; `group` may be
+// null.
+void UpdateGroupMetrics(const parallel::Communicator* group, Metrics* metrics);
 
 // Whether mpirun has started this process to follow another one.
 bool IsFollowingProcess();

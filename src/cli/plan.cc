@@ -39,15 +39,28 @@ struct Need {
   uint64_t segment = 0;     // the largest piece of weights: the least to run with
   uint64_t adapters = 0;    // of the adapters that are planned with it
   std::vector<std::string> adapter_names;
+  int32_t devices = 1;  // that it is divided among; all of the above is of the fullest one
 };
 
-absl::StatusOr<Need> NeedOf(const server::Config& config, const server::ModelConfig& model,
-                            const PlanOptions& options, Runtime* runtime) {
+// What device `rank` of those that `model` is divided among needs, or the one that has it whole.
+absl::StatusOr<std::shared_ptr<engine::EngineModel>> OpenFor(const server::Config& config,
+                                                             const server::ModelConfig& model,
+                                                             Runtime* runtime, int32_t rank,
+                                                             int32_t devices) {
   ASSIGN_OR_RETURN(const std::string path, FindModel(config, model.name));
-  ASSIGN_OR_RETURN(
-      std::shared_ptr<engine::EngineModel> opened,
-      runtime->OpenModel(model.name, path, model.max_context, 0, KvOptions(config, model)));
+  engine::EngineModelOptions more = KvOptions(config, model);
+  if (devices == 1) return runtime->OpenModel(model.name, path, model.max_context, 0, more);
+  more.max_context = model.max_context;
+  return runtime->OpenPart(model.name, path, more, TermsOf(model), rank, devices);
+}
+
+absl::StatusOr<Need> NeedOn(const server::Config& config, const server::ModelConfig& model,
+                            const PlanOptions& options, Runtime* runtime, int32_t device,
+                            int32_t devices) {
+  ASSIGN_OR_RETURN(std::shared_ptr<engine::EngineModel> opened,
+                   OpenFor(config, model, runtime, device, devices));
   Need need{.model = model.name};
+  need.devices = devices;
   need.context = std::min(options.context, opened->max_context());
   need.weights = opened->weights().total_bytes();
   need.kv_request = opened->KvBytes(need.context);
@@ -70,6 +83,19 @@ absl::StatusOr<Need> NeedOf(const server::Config& config, const server::ModelCon
     need.segment = std::max(need.segment, segment.bytes);
   }
   return need;
+}
+
+// On the device that needs most.
+absl::StatusOr<Need> NeedOf(const server::Config& config, const server::ModelConfig& model,
+                            const PlanOptions& options, Runtime* runtime) {
+  const int32_t devices = std::max({1, model.tensor_parallel, model.expert_parallel});
+  Need most;
+  for (int32_t rank = 0; rank < devices; ++rank) {
+    ASSIGN_OR_RETURN(Need need, NeedOn(config, model, options, runtime, rank, devices));
+    const auto all = [](const Need& n) { return n.weights + n.kv + n.workspace; };
+    if (rank == 0 || all(need) > all(most)) most = std::move(need);
+  }
+  return most;
 }
 
 struct Total {
@@ -104,7 +130,8 @@ void WriteJson(const std::vector<Need>& needs, const Total& total, uint64_t budg
                                          {"kv_bytes", need.kv},
                                          {"workspace_bytes", need.workspace},
                                          {"adapters", boost::json::value_from(need.adapter_names)},
-                                         {"adapter_bytes", need.adapters}});
+                                         {"adapter_bytes", need.adapters},
+                                         {"devices", need.devices}});
   }
   const boost::json::object all = {{"models", std::move(models)},
                                    {"all_bytes", total.all},
@@ -139,6 +166,9 @@ void WriteText(const std::vector<Need>& needs, const Total& total, uint64_t budg
     out << fmt::format("{:<28} {:>8} {:>11} {:>11} {:>11} {:>11}\n", need.model, need.context,
                        FormatBytes(need.weights), FormatBytes(need.kv_request),
                        FormatBytes(need.kv), FormatBytes(need.workspace));
+    if (need.devices > 1) {
+      out << fmt::format("  on each of {} devices\n", need.devices);
+    }
     if (need.adapter_names.empty()) continue;
     const std::string names = fmt::format("{}", fmt::join(need.adapter_names, ", "));
     out << fmt::format("  with {:<30} {:>11}\n", names, FormatBytes(need.adapters));

@@ -96,11 +96,11 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(const server::Config& c
     auto news = std::make_shared<engine::GroupNews>();
     ASSIGN_OR_RETURN(runtime,
                      CreateAlone(ConfigOfMember(config, 0, size), processes ? 1 : size, news));
-    ASSIGN_OR_RETURN(
-        runtime->group_,
-        MemberGroup::Create(config, size, news, [raw = runtime.get()](const std::string& message) {
-          raw->Tell("group", message);
-        }));
+    ASSIGN_OR_RETURN(runtime->group_,
+                     MemberGroup::Create(config, size, runtime->device(), news,
+                                         [raw = runtime.get()](const std::string& message) {
+                                           raw->Tell("group", message);
+                                         }));
     runtime->group_news_ = std::move(news);
     runtime->engine_->set_leader(&runtime->group_->leader());
   }
@@ -317,6 +317,18 @@ absl::StatusOr<std::shared_ptr<engine::EngineModel>> Runtime::OpenShare(
   more.kv_dtype = model.kv_dtype;
   more.seat.group = group;
   more.seat.id = model.id;
+  return engine::EngineModel::Create(std::move(more), std::move(weights));
+}
+
+absl::StatusOr<std::shared_ptr<engine::EngineModel>> Runtime::OpenPart(
+    const std::string& name, const std::string& path, engine::EngineModelOptions more,
+    const ModelTerms& terms, int32_t rank, int32_t size) {
+  weights::OpenOptions open = OpenOptionsOf(name, path);
+  open.part =
+      engine::PartOfMember({rank, size, terms.tensor_parallel > 1, terms.expert_parallel > 1});
+  ASSIGN_OR_RETURN(std::unique_ptr<weights::ModelWeights> weights,
+                   weights::ModelWeights::Open(open, backend_.get(), manager_.get()));
+  more.name = name;
   return engine::EngineModel::Create(std::move(more), std::move(weights));
 }
 

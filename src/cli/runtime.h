@@ -79,6 +79,12 @@ class Runtime {
   // Opens what a member of `group` (see CreateMember) has of a model that its leader names.
   absl::StatusOr<std::shared_ptr<engine::EngineModel>> OpenShare(const engine::GroupModel& model,
                                                                  parallel::Communicator* group);
+  // What device `rank` of `size` would hold of a model; as OpenModel, but it cannot compute.
+  absl::StatusOr<std::shared_ptr<engine::EngineModel>> OpenPart(const std::string& name,
+                                                                const std::string& path,
+                                                                engine::EngineModelOptions more,
+                                                                const ModelTerms& terms,
+                                                                int32_t rank, int32_t size);
   // Null unless models are divided among devices: what the leader has exchanged.
   const parallel::Communicator* group() const;
   // Opens the adapter at `path` for `base`; reads no matrices yet. The runtime must outlive it.

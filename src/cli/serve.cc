@@ -245,6 +245,7 @@ class Server {
                 [this] {
                   absl::MutexLock lock(&scrape_mutex_);
                   server::UpdateTierMetrics(runtime_->manager().Snapshot(), &metrics_);
+                  UpdateGroupMetrics(runtime_->group(), &metrics_);
                   UpdateDiskMetrics();
                   server::UpdateSensorMetrics(sensors_->Latest(), &metrics_);
                 }});

@@ -93,6 +93,15 @@ MemoryInfo DriverDevice::GetMemoryInfo() const {
   return {state_->info.memory_bytes, state_->info.memory_bytes - allocated, allocated};
 }
 
+absl::StatusOr<std::unique_ptr<CollectiveLibrary>> DriverDevice::OpenCollectives() const {
+  if (state_->options.collectives == nullptr) {
+    return absl::NotFoundError(
+        fmt::format("there is no library for sums over chips like {}", state_->info.description));
+  }
+  ASSIGN_OR_RETURN(CollectiveCalls calls, state_->options.collectives());
+  return MakeCollectiveLibrary(state_->api.get(), std::move(calls));
+}
+
 absl::StatusOr<void*> DriverDevice::CreateDriverStream() const {
   RETURN_IF_ERROR(state_->api->Enter());
   return state_->api->CreateStream();

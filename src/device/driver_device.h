@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "device/device.h"
 #include "device/driver_api.h"
+#include "device/driver_collectives.h"
 
 namespace terrace::device {
 
@@ -35,6 +36,8 @@ struct DriverDeviceOptions {
   // For compiled kernels; empty: they are compiled again by each process.
   std::string cache_folder;
   std::shared_ptr<const Sensors> sensors;  // null: the chip says nothing
+  // Opens the maker's library for sums over chips; null: there is none.
+  std::function<absl::StatusOr<CollectiveCalls>()> collectives;
 };
 
 class DriverDevice final : public Device {
@@ -58,6 +61,8 @@ class DriverDevice final : public Device {
   absl::StatusOr<Telemetry> ReadTelemetry() override;
 
   const DriverApi& api() const;
+  // The maker's library for sums over several of its chips; NotFound or another error without it.
+  absl::StatusOr<std::unique_ptr<CollectiveLibrary>> OpenCollectives() const;
   // A stream of the driver's for who calls its libraries of operators, not behind a Stream.
   absl::StatusOr<void*> CreateDriverStream() const;
 

@@ -26,6 +26,10 @@ absl::Status Decoder::Pass::Sum(ops::Matrix m) {
     RETURN_IF_ERROR(be_.Synchronize());
     return in_.group->AllReduce({m.data, count});
   }
+  if (in_.group->sums_on_device() && m.stride == m.cols) {
+    RETURN_IF_ERROR(be_.Synchronize());
+    return in_.group->AllReduceOnDevice(m.data, count);
+  }
   exchanged_.resize(count);
   RETURN_IF_ERROR(be_.Read(m, exchanged_));
   RETURN_IF_ERROR(in_.group->AllReduce(exchanged_));

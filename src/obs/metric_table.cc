@@ -123,7 +123,8 @@ constexpr MetricInfo kTable[] = {
      MetricType::kCounter,
      "bytes",
      kLink,
-     "Bytes moved over a link between two tiers.",
+     "Bytes moved over a link between two tiers, or to and from other devices that compute a "
+     "model together.",
      {}},
     {MetricId::kMemoryBytes,
      "terrace_memory_bytes",

@@ -19,11 +19,11 @@ namespace {
 
 using Made = absl::StatusOr<Chip>;
 
-Made OpenGpu(absl::StatusOr<std::unique_ptr<device::Device>> device) {
+Made OpenGpu(const ChipOptions& options, absl::StatusOr<std::unique_ptr<device::Device>> device) {
   RETURN_IF_ERROR(device.status());
   Chip chip;
   chip.device = *std::move(device);
-  ASSIGN_OR_RETURN(chip.backend, CreateKernelBackend(chip.device.get()));
+  ASSIGN_OR_RETURN(chip.backend, CreateKernelBackend(chip.device.get(), options.deterministic));
   return chip;
 }
 
@@ -36,13 +36,13 @@ device::CudaOptions GpuOptions(const ChipOptions& options) {
 }
 
 Made OpenCuda(const ChipOptions& options, std::unique_ptr<Backend>*) {
-  return OpenGpu(device::CreateCudaDevice(GpuOptions(options)));
+  return OpenGpu(options, device::CreateCudaDevice(GpuOptions(options)));
 }
 Made OpenHip(const ChipOptions& options, std::unique_ptr<Backend>*) {
-  return OpenGpu(device::CreateHipDevice(GpuOptions(options)));
+  return OpenGpu(options, device::CreateHipDevice(GpuOptions(options)));
 }
 Made OpenMusa(const ChipOptions& options, std::unique_ptr<Backend>*) {
-  return OpenGpu(device::CreateMusaDevice(GpuOptions(options)));
+  return OpenGpu(options, device::CreateMusaDevice(GpuOptions(options)));
 }
 
 Made OpenAscend(const ChipOptions& options, std::unique_ptr<Backend>* host) {

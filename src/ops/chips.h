@@ -19,9 +19,10 @@ enum class ChipKind : uint8_t {
 };
 
 struct ChipOptions {
-  int ordinal = 0;            // among its maker's chips in this machine
-  uint64_t memory_bytes = 0;  // to take; 0: what is free, but for a part that the driver needs
-  std::string cache_folder;   // for compiled kernels; empty: none
+  int ordinal = 0;             // among its maker's chips in this machine
+  uint64_t memory_bytes = 0;   // to take; 0: what is free, but for a part that the driver needs
+  std::string cache_folder;    // for compiled kernels; empty: none
+  bool deterministic = false;  // of GPUs, as CreateKernelBackend takes it
 };
 
 struct Chip {

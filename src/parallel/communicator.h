@@ -11,12 +11,15 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/index_range.h"
+#include "device/collectives.h"
 
 namespace terrace::parallel {
 
@@ -42,6 +45,14 @@ class Communicator {
   // DeadlineExceeded if one keeps the others waiting for too long; `values` are of no use then, and
   // neither is the group (see the subclass).
   absl::Status AllReduce(std::span<float> values);
+  // The same for values in the memory of the members' devices, which sum them among themselves; the
+  // bits may then be another order's, but are the same at all members. REQUIRES: sums_on_device().
+  // After an error the group has to be started again.
+  absl::Status AllReduceOnDevice(float* values, uint64_t count);
+  bool sums_on_device() const { return device_sums_ != nullptr; }
+  void set_device_sums(std::unique_ptr<device::Collectives> sums) {
+    device_sums_ = std::move(sums);
+  }
   // Member r has filled values[parts[r]]; afterwards all members have all parts, of any sizes. All
   // members together send size - 1 times the parts' bytes.
   absl::Status AllGather(std::span<float> values, std::span<const IndexRange> parts);
@@ -78,6 +89,7 @@ class Communicator {
   absl::Status Swap(int32_t to, std::span<const float> send, int32_t from,
                     std::span<float> receive);
 
+  std::unique_ptr<device::Collectives> device_sums_;  // null: sums go through the host
   std::vector<float> received_;  // the others' pieces of this member's run, by rank
   std::atomic<uint64_t> sent_bytes_{0}, received_bytes_{0}, reduces_{0}, gathers_{0};
 };

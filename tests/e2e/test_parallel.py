@@ -44,6 +44,13 @@ def test_divided_models_answer_as_whole_ones(servers, kind):
         assert answer(server, "experts") == answer(server, "whole-experts")
         assert answer(server, "both") == answer(server, "whole-experts")
     assert answer(server, "divided", PROMPT + " wolf") == answer(server, "whole", PROMPT + " wolf")
+    for link in ("to other devices", "from other devices"):
+        before = server.metric("terrace_link_bytes_total", link=link)
+        assert before > 0
+        answer(server, "whole", PROMPT + " bear")
+        assert server.metric("terrace_link_bytes_total", link=link) == before
+        answer(server, "divided", PROMPT + " bear")
+        assert server.metric("terrace_link_bytes_total", link=link) > before
     assert server.stop() == 0
 
 

@@ -7,6 +7,8 @@ import threading
 
 import pytest
 
+from conftest import TINY
+
 SETTINGS = [(512, 1), (1024, 4), (2048, 1), (2048, 3)]  # tokens of a request, requests at once
 
 
@@ -48,3 +50,36 @@ def test_predictions_are_within_3_percent_of_the_ledger(servers, real_models, na
         print(f"{name} {context} x {concurrent}: {plan['all_bytes']} planned, {most:.0f} booked")
         assert abs(error) <= 0.03, (plan, most, server.metrics())
         assert server.stop() == 0
+
+
+def test_a_divided_model_is_planned_for_each_device(servers):
+    """Its share is what the leader's ledger books, and about half of the whole."""
+    server = servers.start(
+        {
+            "whole": {"source": str(TINY["tiny-llama"])},
+            "divided": {"source": str(TINY["tiny-llama"]), "tensor_parallel": 2},
+        },
+        memory={"device_budget": "64MiB"},
+        kv={"disk_size": "off"},
+    )
+    done = subprocess.run(
+        [str(server.binary), "plan", "--json", "--context", "64"]
+        + ["--config", str(server.folder / "terrace.yaml")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    plan = {model["model"]: model for model in json.loads(done.stdout)["models"]}
+    assert plan["whole"]["devices"] == 1 and plan["divided"]["devices"] == 2
+    for kind in ("weights_bytes", "kv_bytes"):
+        part = plan["divided"][kind] / plan["whole"][kind]
+        assert 0.45 < part < 0.75, (kind, plan)
+    before = server.metric("terrace_memory_bytes", tier="device", kind="weights")
+    status, answer = server.post(
+        "/v1/completions", {"model": "divided", "prompt": "The fox", "max_tokens": 4}
+    )
+    assert status == 200, answer
+    booked = server.metric("terrace_memory_bytes", tier="device", kind="weights") - before
+    assert booked == plan["divided"]["weights_bytes"]
+    assert server.stop() == 0

@@ -5,12 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/random.h"
+#include "conformance/vendor/vendor_codes.h"
 #include "conformance/vendor_library.h"
 #include "device/ascend/ascend_device.h"
 #include "device/cpu/thread_team.h"
@@ -219,6 +222,39 @@ TEST_F(AscendBackendTest, EachCallThatFailsIsToldAndNothingLeaks) {
     }
     ASSERT_EQ(fake_->Alive(), 0u);
     ASSERT_THAT(fake_->violations, testing::IsEmpty());
+  }
+}
+
+// Every code that the runtime has, at each of its functions and of the operators'; those that
+// answer with an object have no codes, and give none.
+TEST_F(AscendBackendTest, EveryCodeAtEachFunctionIsToldAndNothingLeaks) {
+  absl::Status status;
+  OnChip(operands_, &status);
+  ASSERT_TRUE(status.ok()) << status;
+  const std::vector<std::string> order = fake_->order;
+  std::map<std::string, std::vector<int>> calls;
+  for (size_t i = 0; i + 4 < order.size(); ++i) calls[order[i]].push_back(static_cast<int>(i) + 1);
+  ASSERT_GT(calls.size(), 25u);
+  std::vector<int> codes = device::CodesOf(device::kAclCodes);
+  codes.insert(codes.end(), {161001, 161002, 361001, 561003, 561103, 561107, 561112});
+  int told = 0;
+  for (const auto& [function, at] : calls) {
+    for (size_t i = 0; i < codes.size(); ++i) {
+      fake_->Arm(at[i % at.size()], codes[i]);
+      OnChip(operands_, &status);
+      SCOPED_TRACE(testing::Message() << function << " answers " << codes[i]);
+      ASSERT_EQ(fake_->failed_call, function);
+      const bool harmless = function == "aclInit" && codes[i] == 100002;
+      ASSERT_EQ(status.ok(), harmless) << status;
+      told += int{!harmless};
+      ASSERT_EQ(fake_->Alive(), 0u);
+      ASSERT_THAT(fake_->violations, testing::IsEmpty());
+    }
+  }
+  std::printf("%zu codes at %zu functions, %d failures told\n", codes.size(), calls.size(), told);
+  for (const std::string& function : device::FunctionsOf("ascend")) {
+    if (!function.starts_with("acl")) continue;
+    EXPECT_TRUE(fake_->called.contains(function)) << function;
   }
 }
 

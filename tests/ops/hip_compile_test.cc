@@ -12,6 +12,7 @@
 #include <sstream>
 #include <string>
 
+#include "device/cuda/dialect_words.h"
 #include "device/hip/hip_prelude.h"
 #include "ops/opencl/kernel_sources.h"
 #include "test_util.h"
@@ -72,7 +73,8 @@ class HipCompileTest : public testing::TestWithParam<std::string> {
   void Check(const char* source, const std::string& defines, const std::set<std::string>& kernels) {
     SCOPED_TRACE(defines);
     const std::string text = folder_ + "/kernels.hip", code = folder_ + "/kernels.s";
-    std::ofstream(text) << kHeaders << device::hip::kPrelude << source;
+    std::ofstream(text) << kHeaders << device::cuda::kDialectWords << device::hip::kPrelude
+                        << source;
     std::string options = " -DVECTOR_ITEMS=0";
     std::istringstream words(defines);
     for (std::string word; words >> word;) options += " -D" + word;

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "device/ascend/acl_api.h"
 #include "device/ascend/dcmi.h"
+#include "device/ascend/hccl.h"
 
 namespace terrace::device {
 namespace {
@@ -117,6 +118,7 @@ absl::StatusOr<std::unique_ptr<DriverDevice>> CreateAscendDevice(const AscendOpt
   device.info.description = chip != nullptr ? chip : "Ascend";
   device.memory_bytes = options.memory_bytes;
   device.arena = false;
+  device.collectives = [library = options.collective_library] { return ascend::LoadHccl(library); };
   device.sensors = ascend::OpenDcmi(options.ordinal);
   return DriverDevice::Create(std::move(device), std::move(api), nullptr);
 }

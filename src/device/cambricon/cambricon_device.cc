@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/status.h"
+#include "device/cambricon/cncl.h"
 #include "device/cambricon/cndev.h"
 #include "device/cambricon/cnrt_api.h"
 
@@ -96,6 +97,9 @@ absl::StatusOr<std::unique_ptr<DriverDevice>> CreateCambriconDevice(
   device.info.kind = "cambricon";
   device.info.description = fmt::format("Cambricon MLU {}", options.ordinal);
   device.memory_bytes = options.memory_bytes;
+  device.collectives = [ordinal = options.ordinal, library = options.collective_library] {
+    return cambricon::LoadCncl(ordinal, library);
+  };
   device.sensors = cambricon::OpenCndev(options.ordinal);
   return DriverDevice::Create(std::move(device),
                               std::make_unique<CambriconApi>(runtime, options.ordinal), nullptr);

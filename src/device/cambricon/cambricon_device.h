@@ -19,6 +19,7 @@ struct CambriconOptions {
   uint64_t memory_bytes = 0;
   // The runtime's library; empty: where its maker installs it.
   std::string library;
+  std::string collective_library;  // the same for the one that sums over chips
 };
 
 // NotFound without the runtime or an MLU of that number; ResourceExhausted without the memory.

@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "device/cuda/cuda_driver.h"
+#include "device/cuda/nccl.h"
 #include "device/cuda/nvml.h"
 #include "device/driver_device.h"
 
@@ -34,6 +35,7 @@ class CudaCompiler final : public DriverCompiler {
 absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(const CudaOptions& asked) {
   CudaOptions options = asked;
   options.sensors = [](const std::string& pci_bus_id) { return cuda::OpenNvml(pci_bus_id); };
+  options.collectives = [] { return cuda::LoadNccl(); };
   ASSIGN_OR_RETURN(const cuda::Driver driver, cuda::LoadDriver());
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::Compiler> compiler, cuda::Compiler::Open());
   return CreateCudaDevice(options, driver, std::move(compiler));
@@ -56,6 +58,7 @@ absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(const CudaOptions& opti
   if (options.sensors != nullptr) device.sensors = options.sensors(opened.pci_bus_id);
   device.memory_bytes = options.memory_bytes;
   device.cache_folder = options.cache_folder;
+  device.collectives = options.collectives;
   return DriverDevice::Create(std::move(device), std::move(opened.api), std::move(own));
 }
 

@@ -26,6 +26,7 @@ struct CudaOptions {
   std::string cache_folder;
   // What the chip says of itself; null: nothing. Is given the chip's PCI address, empty if unknown.
   std::function<std::shared_ptr<const Sensors>(const std::string& pci_bus_id)> sensors;
+  std::function<absl::StatusOr<CollectiveCalls>()> collectives;  // as DriverDeviceOptions has it
 };
 
 // NotFound without a driver, a GPU of that number or the compiler; ResourceExhausted without the

@@ -1,40 +1,14 @@
-// The common kernel dialect (src/ops/opencl/kernels/) in terms of CUDA C++. An address parameter is
-// a pointer and an offset, as elsewhere, though the offset is 0 here; addresses read from tables
-// are pointers. Compiled without contraction: where the dialect wants fused operations it says fma.
+// What the common kernel dialect (src/ops/opencl/kernels/) has of CUDA's own beside
+// dialect_words.h: half floats, and the product of tiles, by its assembler.
 #ifndef TERRACE_DEVICE_CUDA_CUDA_PRELUDE_H_
 #define TERRACE_DEVICE_CUDA_CUDA_PRELUDE_H_
 
 namespace terrace::device::cuda {
 
 inline constexpr const char* kPrelude = R"cuda(
-typedef unsigned char uchar;
-typedef signed char schar;
-typedef unsigned short ushort;
-typedef unsigned int uint;
-typedef unsigned long long ulong;
-#define long long long
 #define KERNEL(name) extern "C" __global__ void name
-#define GLOBAL
-#define LOCAL
-#define SHARED __shared__
-#define CONSTANT static __constant__ const
-#define FUNCTION static __device__ __forceinline__
-#define BARRIER() __syncthreads()
-#define DIMENSION(v, d) ((int)((d) == 0 ? v.x : (d) == 1 ? v.y : v.z))
-#define GROUP(d) DIMENSION(blockIdx, d)
-#define ITEM(d) DIMENSION(threadIdx, d)
-#define ITEMS(d) DIMENSION(blockDim, d)
-#define MEM(p) uchar *p##_base, ulong p##_at
-#define PTR(T, p) ((T *)(p##_base + p##_at))
-#define SPACE int whole_space
-#define RESOLVE(address) ((uchar *)(address))
 #define LOAD_HALF(p) load_half((const ushort *)(p))
 #define STORE_HALF(x, p) store_half(x, (ushort *)(p))
-#define AS_FLOAT(x) __uint_as_float(x)
-#define ROUND_EVEN(x) rintf(x)
-#define EXACT_STEPS
-#define INFINITY __uint_as_float(0x7f800000U)
-#define NAN __uint_as_float(0x7fc00000U)
 static __device__ __forceinline__ float load_half(const ushort *p) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(*p));

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "device/cuda/cuda_prelude.h"
+#include "device/cuda/dialect_words.h"
 #include "device/shared_library.h"
 
 namespace terrace::device::cuda {
@@ -108,8 +109,8 @@ absl::StatusOr<std::unique_ptr<Compiler>> Compiler::Open(const CompilerMaker& ma
 }
 
 std::string Compiler::Identity() const {
-  return fmt::format("{} {} {}\n{}", maker_.name, major_, fmt::join(maker_.options, " "),
-                     maker_.prelude);
+  return fmt::format("{} {} {}\n{}{}", maker_.name, major_, fmt::join(maker_.options, " "),
+                     kDialectWords, maker_.prelude);
 }
 
 absl::Status Compiler::Check(int code, const char* call) const {
@@ -120,7 +121,7 @@ absl::Status Compiler::Check(int code, const char* call) const {
 
 absl::StatusOr<MachineCode> Compiler::Compile(const std::string& source, const std::string& defines,
                                               const std::string& architecture) const {
-  const std::string text = maker_.prelude + source;
+  const std::string text = kDialectWords + maker_.prelude + source;
   std::vector<std::string> options = maker_.options;
   options.push_back(maker_.architecture_option + architecture);
   options.push_back("-DVECTOR_ITEMS=0");

@@ -34,7 +34,7 @@ struct CompilerMaker {
   std::string prefix;                  // of every function
   std::vector<std::string> libraries;  // tried in this order
   std::string code;                    // the function that gives machine code, without prefix
-  std::string prelude;                 // the dialect in its terms
+  std::string prelude;                 // behind dialect_words.h: the dialect in its terms
   std::string architecture_option;     // before the architecture
   std::vector<std::string> options;
 };

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/status.h"
+#include "device/cuda/nccl.h"
 #include "device/hip/hip_prelude.h"
 #include "device/hip/rocm_smi.h"
 #include "device/shared_library.h"
@@ -108,6 +109,12 @@ absl::StatusOr<cuda::Driver> LoadDriver(const std::string& library) {
   return d;
 }
 
+absl::StatusOr<CollectiveCalls> LoadRccl(const std::string& library) {
+  cuda::NcclNames names{"RCCL", "nccl", {"librccl.so.1", "librccl.so"}};
+  if (!library.empty()) names.libraries = {library};
+  return cuda::LoadNccl(names);
+}
+
 cuda::CompilerMaker Hiprtc() {
   return {"hiprtc",
           "hiprtc",
@@ -123,6 +130,7 @@ cuda::CompilerMaker Hiprtc() {
 absl::StatusOr<std::unique_ptr<Device>> CreateHipDevice(CudaOptions options) {
   options.kind = "hip";
   options.sensors = [](const std::string& pci_bus_id) { return hip::OpenRocmSmi(pci_bus_id); };
+  options.collectives = [] { return hip::LoadRccl(); };
   ASSIGN_OR_RETURN(const cuda::Driver driver, hip::LoadDriver());
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::Compiler> compiler, cuda::Compiler::Open(hip::Hiprtc()));
   return CreateCudaDevice(options, driver, std::move(compiler));

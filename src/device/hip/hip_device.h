@@ -24,6 +24,8 @@ namespace hip {
 // without them, FailedPrecondition naming a function that is lacking.
 absl::StatusOr<cuda::Driver> LoadDriver(const std::string& library = "");
 cuda::CompilerMaker Hiprtc();
+// RCCL, whose functions have NCCL's names.
+absl::StatusOr<CollectiveCalls> LoadRccl(const std::string& library = "");
 
 }  // namespace hip
 }  // namespace terrace::device

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "device/cuda/nccl.h"
 #include "device/musa/mtml.h"
 #include "device/musa/musa_prelude.h"
 
@@ -16,6 +17,12 @@ absl::StatusOr<cuda::Driver> LoadDriver(const std::string& library) {
   ASSIGN_OR_RETURN(cuda::Driver driver, cuda::LoadDriver(names));
   driver.architecture_prefix = "mp_";
   return driver;
+}
+
+absl::StatusOr<CollectiveCalls> LoadMccl(const std::string& library) {
+  cuda::NcclNames names{"MCCL", "mccl", {"libmccl.so", "libmccl.so.2"}};
+  if (!library.empty()) names.libraries = {library};
+  return cuda::LoadNccl(names);
 }
 
 cuda::CompilerMaker Mtrtc() {
@@ -35,6 +42,7 @@ absl::StatusOr<std::unique_ptr<Device>> CreateMusaDevice(CudaOptions options) {
   options.sensors = [ordinal = options.ordinal](const std::string&) {
     return musa::OpenMtml(ordinal);
   };
+  options.collectives = [] { return musa::LoadMccl(); };
   ASSIGN_OR_RETURN(const cuda::Driver driver, musa::LoadDriver());
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::Compiler> compiler, cuda::Compiler::Open(musa::Mtrtc()));
   return CreateCudaDevice(options, driver, std::move(compiler));

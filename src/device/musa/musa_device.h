@@ -24,6 +24,8 @@ namespace musa {
 // one has no "_v2" it is taken without.
 absl::StatusOr<cuda::Driver> LoadDriver(const std::string& library = "");
 cuda::CompilerMaker Mtrtc();
+// MCCL, of NCCL's shape.
+absl::StatusOr<CollectiveCalls> LoadMccl(const std::string& library = "");
 
 }  // namespace musa
 }  // namespace terrace::device

@@ -46,8 +46,9 @@ LaunchShape Elements(int64_t count) {
 
 class KernelBackend final : public Backend {
  public:
-  KernelBackend(device::Device* device, std::unique_ptr<device::Stream> stream)
+  KernelBackend(device::Device* device, std::unique_ptr<device::Stream> stream, bool deterministic)
       : device_(device),
+        deterministic_(deterministic),
         name_(device->info().kind),
         stream_(std::move(stream)),
         ring_(device, stream_.get()) {}
@@ -155,8 +156,8 @@ class KernelBackend final : public Backend {
   // Whether the product runs on the chip's circuits for tiles. They round x to bfloat16, as the
   // processor's do, so not where rounding must not depend on the number of rows.
   bool TakesTiles(const Matrix& x, const Weight& w) const {
-    return device_->info().tile_product && !uniform_ && x.rows >= kFewestForTiles &&
-           w.cols % kTileColumns == 0 && w.dtype != DType::kF32;
+    return device_->info().tile_product && !uniform_ && !deterministic_ &&
+           x.rows >= kFewestForTiles && w.cols % kTileColumns == 0 && w.dtype != DType::kF32;
   }
   absl::Status MultiplyOne(const Matrix& x, const MatMulTarget& target);
   // Cosines and sines of each row, uploaded once for all layers with these parameters.
@@ -170,6 +171,7 @@ class KernelBackend final : public Backend {
   }
 
   device::Device* const device_;
+  const bool deterministic_;
   const std::string name_;
   std::unique_ptr<device::Stream> stream_;
   UploadRing ring_;
@@ -574,9 +576,10 @@ absl::Status KernelBackend::WaitFor(uint64_t mark) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateKernelBackend(device::Device* device) {
+absl::StatusOr<std::unique_ptr<Backend>> CreateKernelBackend(device::Device* device,
+                                                             bool deterministic) {
   ASSIGN_OR_RETURN(std::unique_ptr<device::Stream> stream, device->CreateStream());
-  auto backend = std::make_unique<KernelBackend>(device, std::move(stream));
+  auto backend = std::make_unique<KernelBackend>(device, std::move(stream), deterministic);
   RETURN_IF_ERROR(backend->Prepare());
   return std::unique_ptr<Backend>(std::move(backend));
 }

@@ -14,9 +14,12 @@ namespace terrace::ops {
 
 // `device` must outlive the backend, which takes a few MiB of its memory for what goes to kernels
 // in tables. Weights are read in Layout::kRows16, as on processors; matrices in plain rows are
-// refused as Unimplemented. Sums are float32 throughout, and a row's result does not depend on the
-// other rows of a batch.
-absl::StatusOr<std::unique_ptr<Backend>> CreateKernelBackend(device::Device* device);
+// refused as Unimplemented. Sums are float32 throughout. On devices with a tile product matrices
+// are multiplied with 16 rows or more through it, which rounds activations to bfloat16; not so if
+// `deterministic`, or after SetUniform(true). A row's result never depends on what the other rows
+// hold.
+absl::StatusOr<std::unique_ptr<Backend>> CreateKernelBackend(device::Device* device,
+                                                             bool deterministic = false);
 
 }  // namespace terrace::ops
 
