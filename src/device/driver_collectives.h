@@ -15,7 +15,7 @@ namespace terrace::device {
 
 // Codes are the library's; 0 is success.
 struct CollectiveCalls {
-  std::string maker;  // "NCCL"
+  std::string maker;  // the name of the library, for messages
   std::function<int(CollectiveLibrary::GroupId*)> MakeId;
   std::function<int(void** group, const CollectiveLibrary::GroupId&, int rank, int size)> Join;
   std::function<int(void* group)> Leave;

@@ -56,20 +56,22 @@ class TilesTest : public testing::TestWithParam<DType> {
           plain.data() + RowBytes(dtype, static_cast<uint64_t>(cols)) * static_cast<uint64_t>(r),
           w);
       for (int i = 0; i < n; ++i) {
-        double want = with_bias ? double{bias[static_cast<size_t>(r)]} : 0.0, sum = 0, top = 0;
+        double want = with_bias ? double{bias[static_cast<size_t>(r)]} : 0.0;
+        double products = 0, sum = 0, top = 0;
         for (int c = 0; c < cols; ++c) {
           const double value = x[static_cast<size_t>(i * stride + c)];
-          want += double{w[static_cast<size_t>(c)]} * value;
+          const double weight_value = w[static_cast<size_t>(c)];
+          want += weight_value * value;
+          products += std::fabs(weight_value * value);
           sum += std::fabs(value);
-          top = std::max(top, std::fabs(double{w[static_cast<size_t>(c)]}));
+          top = std::max(top, std::fabs(weight_value));
         }
-        // A code times its scale is a weight without its minimum, at most the whole range of
-        // weights. Each factor that is rounded is off by 2^-9 of itself at most, each of the sums
-        // (one a column, and one a sub-block) by 2^-24 of what may have been summed.
-        const double all = 2 * top * sum;
+        // Each factor that is rounded is off by 2^-9 of itself at most, each of the sums (one a
+        // column, and one a sub-block) by 2^-24 of what may have been summed: a code times its
+        // scale is a weight without its minimum, at most the whole range of weights.
         const double rounding = (exact_x ? 0 : 0x1p-9) + (WeightsAreExact() ? 0 : 0x1p-9);
-        const double tolerance =
-            all * (rounding * 1.01 + 2 * cols * 0x1p-24) + 2 * 0x1p-24 * std::fabs(want);
+        const double tolerance = 1.01 * rounding * products + 2 * cols * 0x1p-24 * 2 * top * sum +
+                                 2 * 0x1p-24 * std::fabs(want);
         ASSERT_NEAR(out[static_cast<size_t>(i * out_stride + r)], want, tolerance)
             << "feature " << r << " row " << i;
       }

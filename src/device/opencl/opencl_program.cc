@@ -39,7 +39,7 @@ constexpr std::string_view kPrelude = R"cl(
 #define EXACT_STEPS _Pragma("OPENCL FP_CONTRACT OFF")
 #define ROUND_EVEN(x) rint(x)
 #define AS_UINT(x) as_uint(x)
-// The tile product, by its definition (matmul.cl): slow, but what kernels that use it are tested by.
+// The tile product by its definition (matmul.cl): slow, but kernels that use it are tested by it.
 #define TILE_STORAGE(count) __local uint tile_words[count][32][6];
 #define MULTIPLY_TILES(d, a, b) \
   do { \

@@ -150,8 +150,10 @@ int aclDestroyScalar(aclScalar* scalar) {
   return call.Done(known);
 }
 int aclSetAclOpExecutorRepeatable(aclOpExecutor* executor) {
+  // On the way to giving it back.
+  Release call("aclSetAclOpExecutorRepeatable");
   executor->repeatable = true;
-  return 0;
+  return call.Done(true);
 }
 int aclDestroyAclOpExecutor(aclOpExecutor* executor) {
   Release call("aclDestroyAclOpExecutor");

@@ -337,9 +337,11 @@ FUNCTION uint code_pair(int lane, GLOBAL const uchar *planes, int unit, int t) {
 FUNCTION float column_code(int lane, GLOBAL const uchar *weights, int col) {
   return (float)weights[64 + (long)(col / 4) * 64 + lane * 4 + col % 4] - 128.0f;
 }
-#define COLUMN_PAIR(row, col) bf16_pair(column_code(row, weights, col), column_code(row, weights, col + 1))
+#define COLUMN_PAIR(row, col) \
+  bf16_pair(column_code(row, weights, col), column_code(row, weights, col + 1))
 #else
-#define COLUMN_PAIR(row, col) bf16_pair(load_column(row, weights, col), load_column(row, weights, col + 1))
+#define COLUMN_PAIR(row, col) \
+  bf16_pair(load_column(row, weights, col), load_column(row, weights, col + 1))
 #endif
 
 // One group 64 rows of W (GROUP(0)) for 64 of x (GROUP(1)), each 32 of its 128 items 16 rows of W;
@@ -371,10 +373,10 @@ KERNEL(matmul_tiles)(MEM(w), MEM(x), MEM(bias), MEM(out), int has_bias, int rows
     BARRIER();
     float total = 0.0f;
     for (int i = 0; i < 8; ++i) {
-      const float even = source[col + 2 * i];
-      const float odd = source[col + 2 * i + 1];
-      columns[half_of * X_WORDS + half_at * 8 + i] = bf16_pair(even, odd);
-      total += even + odd;
+      const uint pair = bf16_pair(source[col + 2 * i], source[col + 2 * i + 1]);
+      columns[half_of * X_WORDS + half_at * 8 + i] = pair;
+      // Of what codes are multiplied with: codes and minima are larger than their difference.
+      total += AS_FLOAT(pair << 16) + AS_FLOAT(pair & 0xffff0000U);
     }
     totals[item] = total;
     BARRIER();
