@@ -10,6 +10,7 @@
 
 #include "device/ascend/dcmi.h"
 #include "device/cambricon/cndev.h"
+#include "device/cuda/cuda_device.h"
 #include "device/cuda/nvml.h"
 #include "device/hip/rocm_smi.h"
 #include "device/musa/mtml.h"
@@ -99,6 +100,30 @@ TEST_P(SensorsTest, ACallThatFailsLosesThatReadingAlone) {
                          int{read.power_w.has_value()};
     EXPECT_GE(readings, 2);
   }
+}
+
+// The driver says where its chip is, the sensors' library is asked for that one.
+TEST(SensorsOfADevice, AreReadBesideWhatTheDeviceCounts) {
+  FakeOf("sensors")->Arm(0, 0);
+  FakeOf("cuda")->Arm(0, 0);
+  std::string asked;
+  CudaOptions options;
+  options.memory_bytes = 4 << 20;
+  options.sensors = [&](const std::string& pci_bus_id) {
+    asked = pci_bus_id;
+    return cuda::OpenNvml(pci_bus_id, FakeLibrary("sensors"));
+  };
+  auto device =
+      CreateCudaDevice(options, cuda::LoadDriver(FakeLibrary("cuda")).value(), nullptr).value();
+  EXPECT_EQ(asked, kAddress);
+  auto stream = device->CreateStream().value();
+  std::byte* data = device->Allocate(4096).value();
+  const std::vector<std::byte> host(4096);
+  ASSERT_TRUE(stream->CopyAsync(CopyDirection::kHostToDevice, data, host.data(), 4096).ok());
+  ASSERT_TRUE(stream->Synchronize().ok());
+  const Telemetry read = device->ReadTelemetry().value();
+  EXPECT_DOUBLE_EQ(read.power_w.value_or(-1), 250);
+  EXPECT_EQ(read.copied_to_device_bytes, 4096u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Makers, SensorsTest, testing::ValuesIn(Makers()),

@@ -66,10 +66,10 @@ class TilesTest : public testing::TestWithParam<DType> {
           sum += std::fabs(value);
           top = std::max(top, std::fabs(weight_value));
         }
-        // Each factor that is rounded is off by 2^-9 of itself at most, each of the sums (one a
-        // column, and one a sub-block) by 2^-24 of what may have been summed: a code times its
-        // scale is a weight without its minimum, at most the whole range of weights.
-        const double rounding = (exact_x ? 0 : 0x1p-9) + (WeightsAreExact() ? 0 : 0x1p-9);
+        // Each factor that is rounded to 8 bits is off by 2^-8 of itself at most, each of the sums
+        // (one a column, and one a sub-block) by 2^-24 of what may have been summed: a code times
+        // its scale is a weight without its minimum, at most the whole range of weights.
+        const double rounding = (exact_x ? 0 : 0x1p-8) + (WeightsAreExact() ? 0 : 0x1p-8);
         const double tolerance = 1.01 * rounding * products + 2 * cols * 0x1p-24 * 2 * top * sum +
                                  2 * 0x1p-24 * std::fabs(want);
         ASSERT_NEAR(out[static_cast<size_t>(i * out_stride + r)], want, tolerance)
