@@ -2,6 +2,7 @@
 // behind a link of a device with memory of its own; and what a load costs whoever decodes
 // meanwhile.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
@@ -197,8 +198,14 @@ absl::Status DecodeBesideLoad(const Context& context, std::vector<Row>* rows) {
   stop = true;
   loader.join();
   RETURN_IF_ERROR(status);
-  context.say(fmt::format("meanwhile loaded: {:.2f} GB/s",
-                          static_cast<double>(loaded() - before) / beside_us / 1e3));
+  int64_t held_us = 0;
+  for (const tier::HeldLoads& held : manager.Snapshot().held_loads) held_us += held.us;
+  context.say(fmt::format("meanwhile loaded: {:.2f} GB/s, held back in {:.2f} s of {:.2f} s",
+                          static_cast<double>(loaded() - before) / beside_us / 1e3,
+                          static_cast<double>(held_us) * 1e-6, beside_us * 1e-6));
+  for (const auto& [name, rates] : {std::pair("alone", &alone), std::pair("beside", &beside)}) {
+    context.say(fmt::format("{}: {:.1f} tokens/s", name, fmt::join(*rates, ", ")));
+  }
   rows->push_back({.law = "decode while another model loads from disk",
                    .measured = Median(beside),
                    .unit = "tokens/s",

@@ -139,6 +139,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::CreateAlone(
   options.host_budget_bytes = config.memory.host_budget_bytes;
   options.eviction_policy = config.memory.eviction_policy;
   options.strict_check = config.memory.strict_check;
+  options.decode_slowdown = config.scheduler.decode_slowdown;
   if (config.memory.expert_upload_bytes > 0) {
     options.expert_upload_bytes = config.memory.expert_upload_bytes;
   }

@@ -12,6 +12,7 @@ using std::string_view;
 constexpr string_view kModel[] = {"model"};
 constexpr string_view kModelCode[] = {"model", "code"};
 constexpr string_view kModelSource[] = {"model", "source"};
+constexpr string_view kModelBy[] = {"model", "by"};
 constexpr string_view kModelHow[] = {"model", "how"};
 constexpr string_view kLink[] = {"link"};
 constexpr string_view kTier[] = {"tier"};
@@ -125,6 +126,21 @@ constexpr MetricInfo kTable[] = {
      kLink,
      "Bytes moved over a link between two tiers, or to and from other devices that compute a "
      "model together.",
+     {}},
+    {MetricId::kHeldLoadSeconds,
+     "terrace_held_load_seconds_total",
+     MetricType::kCounter,
+     "seconds",
+     kModelBy,
+     "Time in which weights of a model moved slower than they could, for the sake of streams of "
+     "another one (by): scheduler.decode_slowdown.",
+     {}},
+    {MetricId::kLoadLimit,
+     "terrace_load_limit_bytes_per_second",
+     MetricType::kGauge,
+     "bytes_per_second",
+     {},
+     "What loads may move now, while streams of other models decode; 0: no limit.",
      {}},
     {MetricId::kMemoryBytes,
      "terrace_memory_bytes",

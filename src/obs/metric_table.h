@@ -30,6 +30,8 @@ enum class MetricId {
   kScrubbedBytes,
   kScrubDamage,
   kLinkBytes,
+  kHeldLoadSeconds,
+  kLoadLimit,
   kMemoryBytes,
   kBudgetBytes,
   kKvTokens,

@@ -108,6 +108,7 @@ ArbiterDecision SchedulerImpl::DecideLocked() {
                                                           .queued = view.queued,
                                                           .tenants = view.tenants});
   if (!decision.load.empty()) KeepAtWorkLocked(view, decision.load, now_us);
+  loads_are_urgent_ = LoadsAreUrgentLocked(view, decision.load, now_us);
   for (const int32_t i : decision.load) {
     const weights::ModelWeights& weights =
         queues_[*view.names[static_cast<size_t>(i)]]->model->weights();
@@ -145,6 +146,8 @@ void SchedulerImpl::NoteComing(ModelQueue* queue, int64_t now_us, ArbiterModel* 
   if (missing.bytes == 0) {
     queue->missing_bytes = 0;
     queue->stuck = false;
+    // What the device cannot hold as a whole comes anew for each step: as long as it took lately.
+    if (queue->model->weights().total_bytes() > Budget()) model->load_us = queue->load_us;
     return;
   }
   if (queue->missing_bytes == 0 || missing.bytes < queue->missing_bytes) {

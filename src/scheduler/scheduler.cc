@@ -319,6 +319,7 @@ void SchedulerImpl::CollectCancelledLocked(Finished* finished) {
 }
 
 void SchedulerImpl::ParkLocked(absl::Duration most) {
+  engine_->manager()->StepsPause();
   parked_ = true;
   mutex_.AwaitWithTimeout(absl::Condition(&wake_), most);
   parked_ = false;
@@ -342,7 +343,10 @@ void SchedulerImpl::Loop() {
         admit = decision.admit;
         stepping_ = current_;
       } else if (finished.empty()) {
-        if (stopping_) return;
+        if (stopping_) {
+          engine_->manager()->StepsPause();
+          return;
+        }
         const absl::Duration wait =
             decision.wait_us >= 0 ? absl::Microseconds(decision.wait_us) : absl::InfiniteDuration();
         ParkLocked(wait);

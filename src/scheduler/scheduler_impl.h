@@ -148,6 +148,12 @@ class SchedulerImpl final : public Scheduler {
   // Weights of models at work do not make room for those that come meanwhile.
   void KeepAtWorkLocked(const View& view, std::span<const int32_t> coming, int64_t now_us)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether one of the coming models is waited for by somebody more urgent than those whose streams
+  // decode, or who has waited long enough.
+  bool LoadsAreUrgentLocked(const View& view, std::span<const int32_t> coming, int64_t now_us) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Tells the tier manager that a step begins.
+  void AnnounceStep(const ModelQueue& queue, const StepWork& work);
   // It gets the turn: its first weights start to move while its requests are taken in.
   void StartWeightsLocked(const ModelQueue& queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Puts these of its waiting requests first, in this order, and lets only them in.
@@ -234,6 +240,7 @@ class SchedulerImpl final : public Scheduler {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool wake_ ABSL_GUARDED_BY(mutex_) = false;
   bool parked_ ABSL_GUARDED_BY(mutex_) = false;
+  bool loads_are_urgent_ ABSL_GUARDED_BY(mutex_) = false;  // as of the last decision
   // A sequence gave way for memory and no other has ended since: let in, it would do so again.
   bool hold_admission_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t moving_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of KV being written down, at most

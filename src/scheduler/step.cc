@@ -161,6 +161,7 @@ void SchedulerImpl::GuessAhead(ModelQueue* queue, StepWork* work) {
                              asks[i].guesses.end());
     entry.tokens = live->step_tokens;
     entry.guessed = static_cast<int32_t>(asks[i].guesses.size());
+    work->guesses = true;
     work->decode_rows += entry.guessed;
   }
 }
@@ -240,6 +241,7 @@ bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
     if (admit && (!hold_admission_ || queue->running.empty())) AdmitLocked(queue);
     if (MakeRoomBesideWeightsLocked(queue)) BuildStepLocked(queue, start_us, &work);
     in_step_ = work.requests;
+    work.loads_are_urgent = loads_are_urgent_;
     step_cancel_.cancelled = false;
     SetQueueGaugesLocked(*queue);
     if (work.entries.empty()) {
@@ -249,8 +251,11 @@ bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
   }
   GuessAhead(queue, &work);
   start_us = clock_->NowUs();
+  AnnounceStep(*queue, work);  // starting reads takes this thread's time, too
   absl::StatusOr<engine::StepResult> result =
       engine_->Step(*queue->model, work.entries, &step_cancel_);
+  const int64_t waited_us = result.ok() ? result->weight_wait_us + result->kv_wait_us : 0;
+  engine_->manager()->StepEnds(result.ok() ? clock_->NowUs() - start_us - waited_us : 0);
   if (!result.ok()) return HandleStepError(queue, work.requests, result.status());
   {
     absl::MutexLock lock(&mutex_);
@@ -293,8 +298,7 @@ bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
     totals_.last_step_us = last_work_us_;
     totals_.prompt_tokens += prompt_tokens;
     totals_.generated_tokens += generated;
-    MeasureLocked(queue, work,
-                  last_work_us_ - start_us - result->weight_wait_us - result->kv_wait_us);
+    MeasureLocked(queue, work, last_work_us_ - start_us - waited_us);
     SetQueueGaugesLocked(*queue);
   }
   Finish(std::move(finished));

@@ -28,6 +28,8 @@ struct StepWork {
   std::vector<engine::StepEntry> entries;
   int32_t decode_rows = 0;
   int32_t prompt_rows = 0;
+  bool loads_are_urgent = false;
+  bool guesses = false;
   bool others = false;    // requests that give way to none are at work, here or elsewhere
   bool favoured = false;  // some of them are in this step
   bool guests = false;    // requests that give way to others are in it

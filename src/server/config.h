@@ -102,6 +102,7 @@ struct Config {
     int32_t step_tokens = 512;
     int64_t max_wait_us = 2'000'000;
     double stretch = 1.7;
+    double decode_slowdown = 0.1;  // 0: off
     int64_t aging_us = 30'000'000;
     int64_t min_residency_us = 0;
     double qps_weight = 0.7;

@@ -203,6 +203,18 @@ const ConfigKey kKeys[] = {
        return c.scheduler.stretch == 0 ? "off" : fmt::format("{}", c.scheduler.stretch);
      }},
 
+    {"scheduler.decode_slowdown", "share or off", "0.1",
+     "By how much longer than alone the steps of streams may take because weights of other models "
+     "are loaded meanwhile; the loads move slower then, unless their requests are more urgent or "
+     "have waited scheduler.max_wait. off: loads always move as fast as they can.",
+     [](string_view t, Config* c) {
+       c->scheduler.decode_slowdown = 0;
+       return t == "off" ? absl::OkStatus() : SetRatio(t, &c->scheduler.decode_slowdown);
+     },
+     [](In c) {
+       return c.scheduler.decode_slowdown == 0 ? "off"
+                                               : fmt::format("{}", c.scheduler.decode_slowdown);
+     }},
     {"scheduler.aging", "duration", "30s",
      "A waiting request counts as one class better after this long, so that batch work is not "
      "starved.",

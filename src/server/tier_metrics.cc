@@ -37,6 +37,11 @@ void UpdateTierMetrics(const tier::TierSnapshot& snapshot, Metrics* metrics) {
   for (const tier::LinkState& link : snapshot.links) {
     metrics->CounterFor(MetricId::kLinkBytes, {link.name}).RaiseTo(static_cast<double>(link.bytes));
   }
+  for (const tier::HeldLoads& held : snapshot.held_loads) {
+    metrics->CounterFor(MetricId::kHeldLoadSeconds, {held.model, held.by})
+        .RaiseTo(static_cast<double>(held.us) * 1e-6);
+  }
+  metrics->Set(MetricId::kLoadLimit, {}, snapshot.load_limit_bytes_per_s);
   metrics->CounterFor(MetricId::kChecksumFailures)
       .RaiseTo(static_cast<double>(snapshot.checksum_failures));
 }

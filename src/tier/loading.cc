@@ -126,7 +126,7 @@ bool TierManagerImpl::NextStepLocked(Step* step) {
     return true;
   }
   auto start = [&](TransferQueue& queue, Step::Type type) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    std::optional<Transfer> transfer = queue.Start();
+    std::optional<Transfer> transfer = StartLocked(queue);
     if (!transfer.has_value()) return false;
     step->type = type;
     step->transfer = *transfer;
@@ -309,7 +309,7 @@ void TierManagerImpl::OnRead(const std::shared_ptr<Load>& load, const Transfer& 
   bool check = false;
   {
     absl::MutexLock lock(&mutex_);
-    disk_.Finish(transfer, status.ok());
+    EndedLocked(disk_, transfer, status.ok());
     Run& run = load->runs[transfer.index];
     check = status.ok() && !load->cancel.cancelled && load->damage.ok();
     if (!check) {
@@ -406,7 +406,7 @@ void TierManagerImpl::OnCopied(const std::shared_ptr<Load>& load, const Transfer
                                absl::Status status) {
   {
     absl::MutexLock lock(&mutex_);
-    copy_.Finish(transfer, status.ok());
+    EndedLocked(copy_, transfer, status.ok());
     --load->active;
     Run& run = load->runs[transfer.index];
     if (load->cancel.cancelled || (!load->damage.ok() && !load->remade)) {
@@ -425,8 +425,12 @@ void TierManagerImpl::OnCopied(const std::shared_ptr<Load>& load, const Transfer
 }
 
 void TierManagerImpl::QueueLocked(TransferQueue& queue, const Load& load, uint32_t run) {
-  queue.Push(
-      {.owner = load.id, .index = run, .bytes = load.runs[run].bytes, .priority = load.priority});
+  // What has come from the disk goes on to the device in any case: it holds a place on the host.
+  queue.Push({.owner = load.id,
+              .index = run,
+              .bytes = load.runs[run].bytes,
+              .priority = load.priority,
+              .bulk = &queue == &disk_ || load.from_host});
 }
 
 void TierManagerImpl::BytesReadLocked(Load& load, uint64_t bytes) {

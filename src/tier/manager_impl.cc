@@ -37,7 +37,8 @@ TierManagerImpl::TierManagerImpl(const TierManagerOptions& options, device::Devi
              .least_depth = kLeastReads},
             clock),
       source_({"source-to-device", 1}, clock),
-      copy_({"host-to-device", kCopyDepth}, clock) {}
+      copy_({"host-to-device", kCopyDepth}, clock),
+      brake_(options.decode_slowdown) {}
 
 TierManagerImpl::~TierManagerImpl() {
   {
@@ -500,6 +501,7 @@ TierSnapshot TierManagerImpl::Snapshot() const {
   snapshot.remade = remade_;
   snapshot.pins = pins_given_;
   snapshot.waiting = waiting_;
+  TellHeldLocked(&snapshot);
   for (const auto& [id, model] : models_) {
     ModelState state;
     state.name = model->spec.name;

@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -23,6 +24,7 @@
 #include "base/clock.h"
 #include "device/device.h"
 #include "tier/ledger.h"
+#include "tier/load_brake.h"
 #include "tier/page_table.h"
 #include "tier/parts.h"
 #include "tier/tier_manager.h"
@@ -55,6 +57,9 @@ class TierManagerImpl {
   Ledger& ledger() { return ledger_; }
   void EvictModel(ModelId model);
   void Lease(ModelId model, int64_t until_us);
+  void StepBegins(const ComputeStep& step);
+  void StepEnds(int64_t busy_us);
+  void StepsPause();
   bool CouldFit(uint64_t bytes) const;
   bool CouldPin(ModelId model, uint32_t segment) const;
   uint64_t LoadedBytes(ModelId model) const;
@@ -170,6 +175,14 @@ class TierManagerImpl {
   void LeaveHostLocked(Load& load, bool loaded) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckHostLocked(const Model& model) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // beside.cc: loads while others compute.
+  // The next transfer of the link, if one may start.
+  std::optional<Transfer> StartLocked(TransferQueue& queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndedLocked(TransferQueue& queue, const Transfer& transfer, bool moved)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteHeldLocked(int64_t now_us) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TellHeldLocked(TierSnapshot* snapshot) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   // range_reads.cc: ranges of files.
   void ReadRange(const std::shared_ptr<RangeReads>& reads, const Transfer& transfer);
   void RangesEndedLocked(RangeReads& reads, size_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -239,6 +252,9 @@ class TierManagerImpl {
   TransferQueue disk_ ABSL_GUARDED_BY(mutex_);
   TransferQueue source_ ABSL_GUARDED_BY(mutex_);
   TransferQueue copy_ ABSL_GUARDED_BY(mutex_);
+  LoadBrake brake_ ABSL_GUARDED_BY(mutex_);
+  // By the names of who was held back and of whose streams: models may go before anyone asks.
+  std::map<std::pair<std::string, std::string>, int64_t> held_us_ ABSL_GUARDED_BY(mutex_);
   uint32_t room_waiters_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t checksum_failures_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t pins_given_ ABSL_GUARDED_BY(mutex_) = 0;

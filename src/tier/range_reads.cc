@@ -55,7 +55,7 @@ void TierManagerImpl::ReadRange(const std::shared_ptr<RangeReads>& reads,
                       [this, reads, transfer](absl::Status status) {
                         {
                           absl::MutexLock lock(&mutex_);
-                          disk_.Finish(transfer, status.ok());
+                          EndedLocked(disk_, transfer, status.ok());
                         }
                         // The next reads start before this one's owner looks at its bytes.
                         Pump();

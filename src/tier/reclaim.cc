@@ -315,6 +315,7 @@ bool TierManagerImpl::AwaitRoomLocked(const Owner& owner, uint64_t bytes, int64_
   const int64_t patience_us =
       options_.pin_wait_us + (hope == RoomHope::kSoon ? kLoadPatienceUs : 0);
   if (now - *since_us > patience_us) return false;
+  brake_.Lift();  // a step may wait for room that loads hold
   ++room_waiters_;
   WaitLocked(kRoomPollUs);
   --room_waiters_;

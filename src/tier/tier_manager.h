@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tier/compute_step.h"
 #include "tier/handles.h"
 #include "tier/types.h"
 
@@ -54,6 +55,9 @@ struct TierManagerOptions {
   // comes beyond is used and is the first to go again, so that one long prompt, which needs nearly
   // all of them, does not push out those that are needed all the time.
   uint64_t expert_upload_bytes = UINT64_MAX;
+  // By which share of its time a step of streams may grow because weights of other models move
+  // meanwhile; 0: they move as fast as they can.
+  double decode_slowdown = 0.1;
   // Told, on any thread, the address of each piece of memory that Allocate gave, before anyone else
   // may have it. May be empty.
   std::function<void(const std::byte*)> freed;
@@ -93,6 +97,9 @@ struct TierSnapshot {
   uint64_t pins = 0;     // handed out since start
   uint32_t waiting = 0;  // callers that wait now: for bytes, or for room
   uint64_t remade = 0;   // segments made anew by their source, because the disk's would not do
+  std::vector<HeldLoads> held_loads;
+  // What loads may move in a second while the streams decode that do now; 0: no limit.
+  double load_limit_bytes_per_s = 0;
 };
 
 // Where a registered model's segments come from.
@@ -177,6 +184,14 @@ class TierManager {
   // `until_us` (on the clock): at least one answer for each load. A later lease prolongs, none
   // shortens it.
   void Lease(ModelId model, int64_t until_us);
+
+  // A step begins in which streams of a model decode, and ends after `busy_us` of computing (0: it
+  // failed). Meanwhile and until the next step, or until nobody computes (StepsPause), weights that
+  // nobody waits for move so fast only that steps take `decode_slowdown` longer. Steps of a model
+  // whose own weights have not come hold nothing back. One step at a time.
+  void StepBegins(const ComputeStep& step);
+  void StepEnds(int64_t busy_us);
+  void StepsPause();
 
   // The most device memory that a tenant may have booked; UINT64_MAX lifts it. What it holds stays.
   void SetTenantQuota(const std::string& tenant, uint64_t bytes);

@@ -27,8 +27,19 @@ size_t TransferQueue::MostUnderWay() const {
                             std::min<size_t>(options_.least_depth, depth), depth);
 }
 
+TransferQueue::Class& TransferQueue::ClassOf(const Transfer& transfer) {
+  const bool may_be_held = transfer.bulk && transfer.priority != Priority::kDemand;
+  return (may_be_held ? bulk_classes_ : classes_)[static_cast<size_t>(transfer.priority)];
+}
+
+size_t TransferQueue::bulk_waiting() const {
+  size_t count = 0;
+  for (const Class& each : bulk_classes_) count += each.by_age.size();
+  return count;
+}
+
 void TransferQueue::Insert(const Transfer& transfer) {
-  Class& to = classes_[static_cast<size_t>(transfer.priority)];
+  Class& to = ClassOf(transfer);
   to.by_age[transfer.sequence] = transfer.deadline_us;
   to.by_deadline[{transfer.deadline_us, transfer.sequence}] = transfer;
   ++waiting_;
@@ -51,39 +62,47 @@ void TransferQueue::Push(Transfer transfer) {
   Insert(transfer);
 }
 
-std::optional<Transfer> TransferQueue::Start() {
+std::optional<Transfer> TransferQueue::Start(bool hold_bulk) {
+  if (hold_bulk && bulk_waiting() > 0) window_held_ = true;
   if (!CanStart()) return std::nullopt;
   const int64_t now = clock_->NowUs();
-  size_t best = kPriorityCount;
+  Class* best = nullptr;
   int64_t best_rank = 0;
   uint64_t best_sequence = 0;
   bool best_aged = false;
-  for (size_t i = 0; i < kPriorityCount; ++i) {
-    Class& candidate = classes_[i];
-    if (candidate.by_age.empty()) continue;
+  auto consider = [&](Class& candidate, int64_t priority) {
+    if (candidate.by_age.empty()) return;
     const auto [sequence, deadline] = *candidate.by_age.begin();
     const Transfer& oldest = candidate.by_deadline.at({deadline, sequence});
     const int64_t steps = std::max<int64_t>(0, now - oldest.asked_us) / options_.aging_us;
-    const int64_t rank = std::max<int64_t>(0, static_cast<int64_t>(i) - steps);
-    const bool aged = rank < static_cast<int64_t>(i);
-    // Of equals the one that was asked for first: a promoted transfer does get its turn.
-    if (best == kPriorityCount || rank < best_rank ||
-        (rank == best_rank && aged && sequence < best_sequence)) {
-      best = i;
+    const int64_t rank = std::max<int64_t>(0, priority - steps);
+    const bool aged = rank < priority;
+    // Of equals the one that was asked for first: a promoted transfer does get its turn. Where
+    // nobody was promoted, the two halves of a class are one.
+    const bool halves = best != nullptr && rank == best_rank && !aged && !best_aged;
+    if (best == nullptr || rank < best_rank ||
+        (rank == best_rank && aged && sequence < best_sequence) ||
+        (halves && candidate.by_deadline.begin()->first < best->by_deadline.begin()->first)) {
+      best = &candidate;
       best_rank = rank;
       best_sequence = sequence;
       best_aged = aged;
     }
+  };
+  for (size_t i = 0; i < kPriorityCount; ++i) {
+    consider(classes_[i], static_cast<int64_t>(i));
+    if (!hold_bulk) consider(bulk_classes_[i], static_cast<int64_t>(i));
   }
-  Class& from = classes_[best];
-  auto at = best_aged ? from.by_deadline.find({from.by_age.begin()->second, best_sequence})
-                      : from.by_deadline.begin();
-  Transfer transfer = Remove(from, at);
+  if (best == nullptr) return std::nullopt;
+  auto at = best_aged ? best->by_deadline.find({best->by_age.begin()->second, best_sequence})
+                      : best->by_deadline.begin();
+  Transfer transfer = Remove(*best, at);
   transfer.started_us = now;
   transfer.started_alone = under_way_ == 0;
   if (under_way_++ == 0) {
     window_start_us_ = now;
     window_bytes_ = 0;
+    window_held_ = hold_bulk && bulk_waiting() > 0;
   }
   return transfer;
 }
@@ -101,7 +120,12 @@ void TransferQueue::Measure(const Transfer& transfer, int64_t now_us) {
   const int64_t window_us = now_us - window_start_us_;
   const bool long_enough =
       window_bytes_ >= kWindowBytes || (under_way_ == 0 && window_bytes_ >= kLeastWindowBytes);
-  if (long_enough && window_us > 0) {
+  if (window_held_ && under_way_ == 0) return;  // a new window begins with the next transfer
+  if (window_held_ && long_enough) {
+    window_start_us_ = now_us;
+    window_bytes_ = 0;
+    window_held_ = false;  // until something is held back again
+  } else if (long_enough && window_us > 0) {
     MoveTowards(bandwidth_,
                 static_cast<double>(window_bytes_) * 1e6 / static_cast<double>(window_us));
     window_start_us_ = now_us;
@@ -117,11 +141,13 @@ void TransferQueue::Measure(const Transfer& transfer, int64_t now_us) {
 
 std::vector<Transfer> TransferQueue::TakeOwner(uint64_t owner) {
   std::vector<Transfer> taken;
-  for (Class& from : classes_) {
-    for (auto at = from.by_deadline.begin(); at != from.by_deadline.end();) {
-      auto next = std::next(at);
-      if (at->second.owner == owner) taken.push_back(Remove(from, at));
-      at = next;
+  for (auto* classes : {&classes_, &bulk_classes_}) {
+    for (Class& from : *classes) {
+      for (auto at = from.by_deadline.begin(); at != from.by_deadline.end();) {
+        auto next = std::next(at);
+        if (at->second.owner == owner) taken.push_back(Remove(from, at));
+        at = next;
+      }
     }
   }
   return taken;

@@ -36,6 +36,8 @@ struct Transfer {
   uint64_t bytes = 0;
   Priority priority = Priority::kDemand;
   int64_t deadline_us = kNoDeadline;
+  // Weights, which may have to wait while others compute unless somebody waits for them (kDemand).
+  bool bulk = false;
   // Filled by the queue.
   uint64_t sequence = 0;
   int64_t asked_us = 0;
@@ -61,7 +63,9 @@ class TransferQueue {
 
   void Push(Transfer transfer);
   // The next to run, now under way; none if nothing waits or as many as may be are under way.
-  std::optional<Transfer> Start();
+  // `hold_bulk`: of those only that are not `bulk`, or are waited for; and what the link gives is
+  // not measured meanwhile, as it has less to do than it could.
+  std::optional<Transfer> Start(bool hold_bulk = false);
   // A transfer under way has ended; `moved` false if it failed (it then says nothing of the link).
   void Finish(const Transfer& transfer, bool moved);
 
@@ -71,6 +75,7 @@ class TransferQueue {
 
   bool CanStart() const { return waiting_ > 0 && under_way_ < MostUnderWay(); }
   size_t waiting() const { return waiting_; }
+  size_t bulk_waiting() const;
   uint32_t under_way() const { return under_way_; }
   uint64_t waiting_bytes() const { return waiting_bytes_; }
   LinkState State() const;
@@ -86,12 +91,14 @@ class TransferQueue {
   };
   Transfer Remove(Class& from, std::map<std::pair<int64_t, uint64_t>, Transfer>::iterator at);
   void Insert(const Transfer& transfer);
+  Class& ClassOf(const Transfer& transfer);
   std::vector<Transfer> TakeOwner(uint64_t owner);
   void Measure(const Transfer& transfer, int64_t now_us);
 
   const TransferQueueOptions options_;
   const Clock* const clock_;
   std::array<Class, kPriorityCount> classes_;
+  std::array<Class, kPriorityCount> bulk_classes_;  // [kDemand] stays empty
   size_t waiting_ = 0;
   uint64_t waiting_bytes_ = 0;
   uint32_t under_way_ = 0;
@@ -101,6 +108,7 @@ class TransferQueue {
   uint64_t transfers_ = 0;
   int64_t window_start_us_ = 0;  // since when the link is busy, or the current measurement runs
   uint64_t window_bytes_ = 0;
+  bool window_held_ = false;  // some of it was spent holding transfers back
   double bandwidth_ = 0;
   double latency_us_ = 0;
 };

@@ -93,6 +93,7 @@ const std::map<std::string_view, std::string_view> kOtherValues = {
     {"scheduler.min_residency", "1s"},
     {"scheduler.qps_weight", "0.5"},
     {"scheduler.latency_weight", "0.5"},
+    {"scheduler.decode_slowdown", "0.25"},
     {"scheduler.tenant_running", "4"},
     {"watchdog.timeout", "off"},
     {"kv.dtype", "i8"},

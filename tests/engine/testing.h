@@ -26,6 +26,7 @@
 #include "ops/cpu/cpu_backend.h"
 #include "ops/opencl/kernel_backend.h"
 #include "ops/ref/ref_backend.h"
+#include "tier/parts.h"
 #include "tier/tier_manager.h"
 #include "weights/model_weights.h"
 
@@ -141,11 +142,11 @@ class Rig {
     Begin(device, budget_bytes);
   }
 
-  // On `device`, by `backend` for it.
+  // On `device`, by `backend` for it; with `parts` of the manager's, reads run one at a time.
   Rig(std::unique_ptr<device::Device> device, std::unique_ptr<ops::Backend> backend,
-      uint64_t budget_bytes)
+      uint64_t budget_bytes, tier::TierManagerParts parts = {})
       : team_(1), cpu_(std::move(device)), backend_(std::move(backend)) {
-    Begin(cpu_.get(), budget_bytes);
+    Begin(cpu_.get(), budget_bytes, std::move(parts));
   }
 
   // `more`: options of the engine model beside its name; `open`: of its weights.
@@ -171,11 +172,15 @@ class Rig {
   const Clock& clock() const { return clock_; }
 
  private:
-  void Begin(device::Device* device, uint64_t budget_bytes) {
+  void Begin(device::Device* device, uint64_t budget_bytes, tier::TierManagerParts parts = {}) {
     tier::TierManagerOptions options;
     options.device_budget_bytes = budget_bytes;
     options.freed = freed_;
-    auto manager = tier::TierManager::Create(options, device, &clock_);
+    const bool given = parts.reader != nullptr;
+    if (given) options.read_depth = 1;
+    auto manager =
+        given ? tier::TierManager::CreateFromParts(options, device, &clock_, std::move(parts))
+              : tier::TierManager::Create(options, device, &clock_);
     EXPECT_TRUE(manager.ok()) << manager.status();
     manager_ = *std::move(manager);
     engine_ = std::make_unique<Engine>(backend_.get(), manager_.get(), &clock_);

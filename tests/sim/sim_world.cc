@@ -186,6 +186,7 @@ class World {
     options.pin_wait_us = 20'000;
     if (random_.Below(2) == 0) options.expert_upload_bytes = 4096 * random_.Below(20);
     options.strict_check = random_.Below(4) == 0;
+    if (random_.Below(3) == 0) options.decode_slowdown = 0;
     if (random_.Below(3) > 0) {
       options.host_budget_bytes = options.staging_bytes + 4096 * (20 + random_.Below(100));
     }
@@ -318,7 +319,7 @@ class World {
     const uint64_t outer_steps = steps_in_call_;
     steps_in_call_ = 0;
     const size_t which = Zipf();
-    switch (random_.Below(16)) {
+    switch (random_.Below(17)) {
       case 0:
       case 1:
       case 2:
@@ -359,10 +360,26 @@ class World {
       case 15:
         ChangeWeather();
         break;
+      case 16:
+        Compute(which);
+        break;
     }
     Check(true);
     steps_in_call_ = outer_steps;
     --nested_;
+  }
+
+  // Streams of a model decode for some steps while the world goes on, and pause at times.
+  void Compute(size_t which) {
+    for (uint64_t left = 1 + random_.Below(20); left > 0 && Ok(); --left) {
+      manager_->StepBegins({.model = models_[which % models_.size()].id,
+                            .rows = static_cast<int32_t>(random_.Below(3)),
+                            .gives_way = random_.Below(20) == 0});
+      const int64_t began_us = clock_.NowUs();
+      for (uint64_t i = random_.Below(8); i > 0; --i) Step();
+      manager_->StepEnds(random_.Below(20) == 0 ? 0 : clock_.NowUs() - began_us);
+    }
+    if (random_.Below(2) == 0) manager_->StepsPause();
   }
 
   size_t Zipf() {

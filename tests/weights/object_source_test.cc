@@ -8,6 +8,8 @@
 #include <map>
 
 #include "../storage/object_server_testing.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "device/cpu/thread_team.h"
 #include "storage/disk/disk_budget.h"
@@ -165,6 +167,10 @@ TEST_F(ObjectSourceTest, AnotherStateOfTheObjectIsAnotherFile) {
   auto source = Open();
   EXPECT_EQ(Read(**source, 0, other.size()), other);
   EXPECT_NE((*source)->name(), name);
+  // All bytes have come; that they are whole is written after that, unless the source goes first.
+  for (int i = 0; i < 30'000 && Files().back() != ".state"; ++i) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
   source->reset();
   EXPECT_EQ(Files(), (std::vector<std::string>{".gguf", ".state"})) << "the old one is gone";
 }
