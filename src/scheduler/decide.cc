@@ -72,7 +72,7 @@ void SchedulerImpl::ViewLocked(View* view) {
                               .sla = live->request->sla,
                               .arrived_us = live->submitted_us});
       view->waiting.push_back(live.get());
-      const int64_t deadline_us = DeadlineUs(*live);
+      const int64_t deadline_us = live->deadline_us();
       if (deadline_us > 0 && (view->deadline_us == 0 || deadline_us < view->deadline_us)) {
         view->deadline_us = deadline_us;
       }
@@ -108,7 +108,7 @@ ArbiterDecision SchedulerImpl::DecideLocked() {
                                                           .queued = view.queued,
                                                           .tenants = view.tenants});
   if (!decision.load.empty()) KeepAtWorkLocked(view, decision.load, now_us);
-  loads_are_urgent_ = LoadsAreUrgentLocked(view, decision.load, now_us);
+  loads_are_urgent_ = LoadsAreUrgent(arbiter_options_, view, decision.load, now_us);
   for (const int32_t i : decision.load) {
     const weights::ModelWeights& weights =
         queues_[*view.names[static_cast<size_t>(i)]]->model->weights();
@@ -204,18 +204,12 @@ void SchedulerImpl::BringForwardLocked(ModelQueue* queue, std::span<LiveRequest*
   queue->waiting = std::move(reordered);
 }
 
-int64_t SchedulerImpl::DeadlineUs(const LiveRequest& live) {
-  const int64_t wait_us = live.request->swap.max_wait_us;
-  // Once it has begun it is let end, also if it had to give way meanwhile.
-  return wait_us < 0 || live.started_us > 0 ? 0 : live.submitted_us + wait_us;
-}
-
 void SchedulerImpl::CollectOverdueLocked(Finished* finished) {
   const int64_t now_us = clock_->NowUs();
   for (auto& [name, queue] : queues_) {
     bool changed = false;
     for (auto it = queue->waiting.begin(); it != queue->waiting.end();) {
-      const int64_t deadline_us = DeadlineUs(**it);
+      const int64_t deadline_us = (*it)->deadline_us();
       if (deadline_us == 0 || deadline_us > now_us) {
         ++it;
         continue;

@@ -83,6 +83,12 @@ struct LiveRequest {
     early = 0;
     arrived = {};
   }
+  // When it gives up by its contract if it still waits; 0: never. Once it has begun it is let end,
+  // also if it had to give way meanwhile.
+  int64_t deadline_us() const {
+    const int64_t wait_us = request->swap.max_wait_us;
+    return wait_us < 0 || started_us > 0 ? 0 : submitted_us + wait_us;
+  }
   // Tokens whose KV is still to be computed.
   int32_t pending() const { return static_cast<int32_t>(tokens.size()) - kv->length(); }
 };

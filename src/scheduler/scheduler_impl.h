@@ -148,19 +148,11 @@ class SchedulerImpl final : public Scheduler {
   // Weights of models at work do not make room for those that come meanwhile.
   void KeepAtWorkLocked(const View& view, std::span<const int32_t> coming, int64_t now_us)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether one of the coming models is waited for by somebody more urgent than those whose streams
-  // decode, or who has waited long enough.
-  bool LoadsAreUrgentLocked(const View& view, std::span<const int32_t> coming, int64_t now_us) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Tells the tier manager that a step begins.
-  void AnnounceStep(const ModelQueue& queue, const StepWork& work);
   // It gets the turn: its first weights start to move while its requests are taken in.
   void StartWeightsLocked(const ModelQueue& queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Puts these of its waiting requests first, in this order, and lets only them in.
   void BringForwardLocked(ModelQueue* queue, std::span<LiveRequest* const> first)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // When a waiting request gives up by its contract; 0: never.
-  static int64_t DeadlineUs(const LiveRequest& live);
   void CollectOverdueLocked(Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckRequestLocked(const ModelQueue& queue, const Request& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

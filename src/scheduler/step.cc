@@ -104,6 +104,7 @@ void SchedulerImpl::AddRowsLocked(ModelQueue* queue, bool guests, int64_t now_us
 
 void SchedulerImpl::BuildStepLocked(ModelQueue* queue, int64_t now_us, StepWork* work) {
   work->others = favoured_live_;
+  work->loads_are_urgent = loads_are_urgent_;
   for (auto& live : queue->running) {
     live->guest = IsGuestLocked(*live, now_us);
     work->others |= live->can_step() && !live->guest;
@@ -241,7 +242,6 @@ bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
     if (admit && (!hold_admission_ || queue->running.empty())) AdmitLocked(queue);
     if (MakeRoomBesideWeightsLocked(queue)) BuildStepLocked(queue, start_us, &work);
     in_step_ = work.requests;
-    work.loads_are_urgent = loads_are_urgent_;
     step_cancel_.cancelled = false;
     SetQueueGaugesLocked(*queue);
     if (work.entries.empty()) {
@@ -251,7 +251,7 @@ bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
   }
   GuessAhead(queue, &work);
   start_us = clock_->NowUs();
-  AnnounceStep(*queue, work);  // starting reads takes this thread's time, too
+  AnnounceStep(*queue, work, engine_->manager());  // starting reads takes this thread's time, too
   absl::StatusOr<engine::StepResult> result =
       engine_->Step(*queue->model, work.entries, &step_cancel_);
   const int64_t waited_us = result.ok() ? result->weight_wait_us + result->kv_wait_us : 0;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,14 @@ struct View {
   int32_t current = -1;
   int64_t deadline_us = 0;  // the first at which a waiting request gives up; 0: none
 };
+
+// Whether one of the coming models is waited for by somebody more urgent than those whose streams
+// decode, by somebody whose contract ends, or for long enough.
+bool LoadsAreUrgent(const ArbiterOptions& options, const View& view,
+                    std::span<const int32_t> coming, int64_t now_us);
+
+// Tells the tier manager that a step begins.
+void AnnounceStep(const ModelQueue& queue, const StepWork& work, tier::TierManager* manager);
 
 }  // namespace terrace::scheduler
 

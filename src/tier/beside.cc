@@ -1,7 +1,9 @@
 // Loads while streams of other models decode: which transfers have to wait, and for how long they
 // did.
+#include <memory>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "tier/manager_impl.h"
 
@@ -47,6 +49,16 @@ void TierManagerImpl::StepsPause() {
     brake_.Pause();
   }
   Pump();
+}
+
+bool TierManagerImpl::CancelHeldLocked() {
+  if (!brake_.held()) return false;
+  std::vector<std::shared_ptr<Load>> held;
+  for (const auto& [id, load] : loads_) {
+    if (load->waiters == 0 && load->active == 0 && load->fills_host) held.push_back(load);
+  }
+  for (const auto& load : held) CancelLoadLocked(*load);
+  return !held.empty();
 }
 
 void TierManagerImpl::NoteHeldLocked(int64_t now_us) {

@@ -63,6 +63,9 @@ void LoadBrake::Begin(const ComputeStep& step, int64_t now_us) {
   const bool wanted = held_;
   step_ = step;
   began_us_ = heard_us_ = now_us;
+  // What moved before anybody computed says nothing of this step.
+  learns_ = active_ || under_way_ == 0;
+  if (!active_) moved_ = 0;
   active_ = true;
   lifted_ = held_ = false;
   quiet_ = under_way_ == 0 && moved_ == 0;
@@ -100,7 +103,7 @@ void LoadBrake::End(int64_t busy_us, int64_t now_us) {
     return;
   }
   ++since_quiet_;
-  if (alone.us > 0 && now_us - alone.at_us <= kAloneUs) Learn(alone, last_us_, bytes);
+  if (learns_ && alone.us > 0 && now_us - alone.at_us <= kAloneUs) Learn(alone, last_us_, bytes);
 }
 
 void LoadBrake::Learn(const Alone& alone, double busy_us, double bytes) {

@@ -66,6 +66,7 @@ class LoadBrake {
   bool active_ = false;
   bool lifted_ = false;
   bool held_ = false;
+  bool learns_ = false;
   bool quiet_ = false;  // nothing was under way when the step began
   double credit_ = 0;   // bytes that may start; below 0 for the rest of one that was begun
   uint32_t under_way_ = 0;

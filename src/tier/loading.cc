@@ -93,64 +93,65 @@ void TierManagerImpl::ReadAheadLocked(Model& model) {
 
 void TierManagerImpl::Pump() {
   for (;;) {
-    Step step;
+    MoverStep step;
     {
       absl::MutexLock lock(&mutex_);
       if (!NextStepLocked(&step)) return;
     }
     switch (step.type) {
-      case Step::Type::kLocate:
+      case MoverStep::Type::kLocate:
         Locate(step.load);
         break;
-      case Step::Type::kProduce:
+      case MoverStep::Type::kProduce:
         parts_.producers->Run([this, step] { Produce(step.load, step.transfer); });
         break;
-      case Step::Type::kRead:
+      case MoverStep::Type::kRead:
         Read(step.load, step.transfer);
         break;
-      case Step::Type::kReadRange:
+      case MoverStep::Type::kReadRange:
         ReadRange(step.ranges, step.transfer);
         break;
-      case Step::Type::kCopy:
+      case MoverStep::Type::kCopy:
         Copy(step.load, step.transfer);
         break;
     }
   }
 }
 
-bool TierManagerImpl::NextStepLocked(Step* step) {
+bool TierManagerImpl::NextStepLocked(MoverStep* step) {
   if (!to_locate_.empty()) {
-    step->type = Step::Type::kLocate;
+    step->type = MoverStep::Type::kLocate;
     step->load = std::move(to_locate_.front());
     to_locate_.erase(to_locate_.begin());
     return true;
   }
-  auto start = [&](TransferQueue& queue, Step::Type type) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    std::optional<Transfer> transfer = StartLocked(queue);
-    if (!transfer.has_value()) return false;
-    step->type = type;
-    step->transfer = *transfer;
-    if (auto ranges = ranges_.find(transfer->owner); ranges != ranges_.end()) {
-      step->type = Step::Type::kReadRange;
-      step->ranges = ranges->second;
-      step->ranges->started[transfer->index] = true;
-      return true;
-    }
-    step->load = loads_.at(transfer->owner);
-    ++step->load->active;
-    return true;
-  };
-  if (!unified_ && start(copy_, Step::Type::kCopy)) return true;
+  auto start = [&](TransferQueue& queue, MoverStep::Type type)
+                   ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                     std::optional<Transfer> transfer = StartLocked(queue);
+                     if (!transfer.has_value()) return false;
+                     step->type = type;
+                     step->transfer = *transfer;
+                     if (auto ranges = ranges_.find(transfer->owner); ranges != ranges_.end()) {
+                       step->type = MoverStep::Type::kReadRange;
+                       step->ranges = ranges->second;
+                       step->ranges->started[transfer->index] = true;
+                       return true;
+                     }
+                     step->load = loads_.at(transfer->owner);
+                     ++step->load->active;
+                     return true;
+                   };
+  if (!unified_ && start(copy_, MoverStep::Type::kCopy)) return true;
   // A read that leaves no copy on the host needs a slot of the staging ring until its bytes have
   // reached the device.
-  if ((unified_ || !free_slots_.empty()) && start(disk_, Step::Type::kRead)) {
+  if ((unified_ || !free_slots_.empty()) && start(disk_, MoverStep::Type::kRead)) {
     if (!unified_ && step->load != nullptr && !step->load->fills_host) {
       step->load->runs[step->transfer.index].slot = free_slots_.back();
       free_slots_.pop_back();
     }
     return true;
   }
-  return start(source_, Step::Type::kProduce);
+  return start(source_, MoverStep::Type::kProduce);
 }
 
 void TierManagerImpl::Locate(const std::shared_ptr<Load>& load) {
@@ -249,7 +250,11 @@ absl::Status TierManagerImpl::PlaceOnHostLocked(Load& load) {
   const uint64_t bytes = load.model->segments[load.segment].spec.bytes;
   if (!load.from_host && !load.fills_host) {
     const Owner owner{load.model->spec.name, load.model->spec.tenant, Kind::kStaging};
-    ASSIGN_OR_RETURN(load.produced_reservation, TakeHostRoomLocked(owner, bytes, nullptr));
+    absl::StatusOr<Reservation> room = TakeHostRoomLocked(owner, bytes, nullptr);
+    if (!room.ok() && load.waiters > 0 && CancelHeldLocked()) {
+      room = TakeHostRoomLocked(owner, bytes, nullptr);
+    }
+    ASSIGN_OR_RETURN(load.produced_reservation, std::move(room));
     ASSIGN_OR_RETURN(load.produced, os::Mapping::Anonymous(bytes));
   }
   for (uint64_t offset = 0; offset < bytes; offset += kMaxBlockBytes) {

@@ -25,6 +25,7 @@
 #include "device/device.h"
 #include "tier/ledger.h"
 #include "tier/load_brake.h"
+#include "tier/mover_step.h"
 #include "tier/page_table.h"
 #include "tier/parts.h"
 #include "tier/tier_manager.h"
@@ -76,28 +77,6 @@ class TierManagerImpl {
   void FreeBuffer(std::byte* data);
 
  private:
-  // Who asks for room, which settles what may be evicted for it.
-  struct RoomRequest {
-    Model* model = nullptr;  // null: KV or workspace
-    uint32_t segment = 0;
-    Priority priority = Priority::kDemand;
-  };
-  // Reads of file ranges that were asked for together; shared by its transfers' callbacks.
-  struct RangeReads {
-    uint64_t id = 0;
-    std::vector<FileRange> ranges;
-    std::vector<bool> started;
-    size_t left = 0;
-    TierManager::RangeDone done;
-  };
-  // A step that has to run outside the lock.
-  struct Step {
-    enum class Type : uint8_t { kLocate, kProduce, kRead, kReadRange, kCopy } type;
-    std::shared_ptr<Load> load;
-    std::shared_ptr<RangeReads> ranges;  // of kReadRange, instead of a load
-    Transfer transfer;
-  };
-
   // manager_impl.cc: callers.
   Model* FindLocked(ModelId model) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Pin MakePinLocked(Model& model, uint32_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -180,6 +159,9 @@ class TierManagerImpl {
   std::optional<Transfer> StartLocked(TransferQueue& queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndedLocked(TransferQueue& queue, const Transfer& transfer, bool moved)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends loads that nobody waits for and that are held back, for the room on the host that they
+  // keep meanwhile; false if there is none.
+  bool CancelHeldLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteHeldLocked(int64_t now_us) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellHeldLocked(TierSnapshot* snapshot) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -194,7 +176,7 @@ class TierManagerImpl {
   void RaiseLocked(Load& load, Priority priority) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReadAheadLocked(Model& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Pump();
-  bool NextStepLocked(Step* step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool NextStepLocked(MoverStep* step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Locate(const std::shared_ptr<Load>& load);
   absl::Status PlaceBlocks(Load& load, SegmentSource::OnDisk place) const;
   absl::Status PlaceOnHostLocked(Load& load) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

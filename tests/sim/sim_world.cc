@@ -501,10 +501,23 @@ class World {
     }
   }
 
+  bool Loading() {
+    for (const tier::ModelState& model : manager_->Snapshot().models) {
+      for (const tier::SegmentState& segment : model.segments) {
+        if (segment.loading) return true;
+      }
+    }
+    return false;
+  }
+
   void End() {
     weather_ = Weather{};
     pins_.clear();
     buffers_.clear();
+    manager_->StepsPause();
+    // What steps have held back comes to its end.
+    steps_in_call_ = 0;
+    for (int i = 0; i < 20'000 && Loading(); ++i) Move();
     // In good weather everything works again.
     for (const SimModel& model : models_) {
       model.source->Repair();

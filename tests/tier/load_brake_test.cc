@@ -103,6 +103,25 @@ TEST(LoadBrakeTest, ACostThatIsPaidLaterIsSeen) {
   EXPECT_GE(mean, machine.alone_us * 1.03);
 }
 
+// Loads at full speed while nobody computes say nothing of what they cost.
+TEST(LoadBrakeTest, WhatMovesInPausesIsNotCounted) {
+  Machine machine;
+  LoadBrake brake(0.1);
+  machine.loading = false;
+  machine.MeanUs(brake, 20);
+  machine.loading = true;
+  machine.MeanUs(brake, 100);
+  for (int i = 0; i < 20; ++i) {
+    brake.Pause();
+    for (int k = 0; k < 50; ++k) {
+      brake.Started(kRead, true);
+      brake.Ended(kRead, true);
+    }
+    machine.MeanUs(brake, 20);
+  }
+  EXPECT_NEAR(brake.us_per_byte(), machine.us_per_byte, machine.us_per_byte * 0.2);
+}
+
 TEST(LoadBrakeTest, WhereLoadsCostNothingTheyMoveAsFastAsTheLink) {
   Machine machine{.us_per_byte = 0};
   LoadBrake brake(0.1);
