@@ -121,10 +121,8 @@ def crowd(servers, seen):
         while not all(each.done() for each in long):
             seen.look(server)
             time.sleep(0.05)
-        # On a slow machine some are refused: all room is KV of others, and none gives way in time.
         refused = [each.result() for each in long if each.result()[0] != 200]
-        assert all(status == 429 for status, _ in refused), refused
-        assert len(refused) < len(long), refused
+        assert not refused, refused
     seen.look(server)
 
 
