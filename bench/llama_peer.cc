@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <thread>
 
 #include "base/status.h"
 #include "bench.h"
@@ -192,7 +193,29 @@ absl::Status LlamaPeer::Run(Session* session, int32_t first_sequence, int32_t se
   return absl::OkStatus();
 }
 
+namespace {
+
+// Runs `fn` on a new thread. Its library sets up the matrix unit once a thread and expects it to
+// stay so; Terrace gives it back after each use.
+template <typename F>
+absl::StatusOr<double> OnNewThread(F fn) {
+  absl::StatusOr<double> result = 0.0;
+  std::thread([&] { result = fn(); }).join();
+  return result;
+}
+
+}  // namespace
+
 absl::StatusOr<double> LlamaPeer::Prefill(int32_t tokens) {
+  return OnNewThread([&] { return PrefillHere(tokens); });
+}
+
+absl::StatusOr<double> LlamaPeer::Decode(int32_t context, int32_t batch, int steps,
+                                         int32_t tokens) {
+  return OnNewThread([&] { return DecodeHere(context, batch, steps, tokens); });
+}
+
+absl::StatusOr<double> LlamaPeer::PrefillHere(int32_t tokens) {
   ASSIGN_OR_RETURN(Session * session, SessionFor(2048, 1));
   functions_->remove(session->memory, 0, -1, -1);
   session->held[0] = 0;
@@ -201,8 +224,8 @@ absl::StatusOr<double> LlamaPeer::Prefill(int32_t tokens) {
   return static_cast<double>(clock_.NowUs() - start_us) / 1e6;
 }
 
-absl::StatusOr<double> LlamaPeer::Decode(int32_t context, int32_t batch, int steps,
-                                         int32_t tokens) {
+absl::StatusOr<double> LlamaPeer::DecodeHere(int32_t context, int32_t batch, int steps,
+                                             int32_t tokens) {
   if (context >= 2048 && batch > 1) return absl::InvalidArgumentError("too much for one context");
   ASSIGN_OR_RETURN(Session * session, SessionFor(context, context < 2048 ? kMaxSequences : 1));
   for (int32_t i = 0; i < batch; ++i) {

@@ -47,6 +47,8 @@ class LlamaPeer {
   LlamaPeer(std::unique_ptr<Functions> functions, int threads, const Clock* clock);
 
   void Close();
+  absl::StatusOr<double> PrefillHere(int32_t tokens);
+  absl::StatusOr<double> DecodeHere(int32_t context, int32_t batch, int steps, int32_t tokens);
   absl::StatusOr<Session*> SessionFor(int32_t context, int32_t sequences);
   absl::Status Run(Session* session, int32_t first_sequence, int32_t sequences, int32_t tokens,
                    bool logits);

@@ -9,7 +9,7 @@ namespace terrace::ops::cpu {
 
 void* NewLines(size_t bytes) {
   constexpr size_t kHuge = size_t{2} << 20;
-  const size_t unit = bytes > kHuge / 2 ? kHuge : 64;
+  const size_t unit = bytes > kHuge / 4 ? kHuge : 64;
   bytes = (bytes + unit - 1) / unit * unit;
   void* const p = std::aligned_alloc(unit, bytes);
   if (p == nullptr) throw std::bad_alloc();
@@ -41,9 +41,12 @@ void Activations::Quantise(const Matrix& x) {
 
 void Activations::QuantiseWholeRows(const Matrix& x) {
   const int32_t blocks = x.cols / kBlock;
-  const int32_t tile = kernels_.tile_rows;
-  const int32_t tiles = (x.rows + tile - 1) / tile;
-  const int32_t last_padded = PaddedRows(x.rows - (tiles - 1) * tile);
+  // Whole rows one after the other are tiles of one row.
+  const bool matrix_unit = UsesTileScaled(kernels_, x.rows, x.cols);
+  const int32_t tile = matrix_unit ? 1 : kernels_.tile_rows;
+  const int32_t tiles = matrix_unit ? (x.rows + kMatrixTile - 1) / kMatrixTile * kMatrixTile
+                                    : (x.rows + tile - 1) / tile;
+  const int32_t last_padded = matrix_unit ? 1 : PaddedRows(x.rows - (tiles - 1) * tile);
   const size_t rows = static_cast<size_t>(tiles - 1) * tile + static_cast<size_t>(last_padded);
   int8_t* bytes = x8_.Get(rows * static_cast<size_t>(x.cols));
   float* scales = x8_scale_.Get(rows);

@@ -44,9 +44,12 @@ inline Factors FactorsOf(const Kernels& kernels, DType dtype, int32_t rows, int3
   }
   return Factors::kStored;
 }
-// Whether block formats are multiplied by tile_quant_matmul.
+// Whether block formats, and W8A8 of a width, are multiplied by tile_quant_matmul.
 inline bool UsesTileQuant(const Kernels& kernels, int32_t rows) {
   return kernels.tile_quant_min_rows > 0 && rows >= kernels.tile_quant_min_rows;
+}
+inline bool UsesTileScaled(const Kernels& kernels, int32_t rows, int32_t cols) {
+  return UsesTileQuant(kernels, rows) && cols % 64 == 0;
 }
 inline bool AttendsInTiles(const Kernels& kernels, const KvGeometry& geometry, int32_t rows,
                            bool deterministic) {
@@ -55,8 +58,8 @@ inline bool AttendsInTiles(const Kernels& kernels, const KvGeometry& geometry, i
          geometry.key_dim % kBlock == 0 && geometry.value_dim % kLanes == 0;
 }
 
-// Memory of at least `bytes` at a multiple of 64; more than a megabyte lies on huge pages where the
-// system grants them. For std::free.
+// Memory of at least `bytes` at a multiple of 64; more than half a megabyte lies on huge pages
+// where the system grants them. For std::free.
 void* NewLines(size_t bytes);
 
 // Memory that is kept between calls and only grows; 64-byte aligned.

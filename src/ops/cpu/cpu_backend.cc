@@ -306,8 +306,11 @@ absl::Status CpuBackend::MatMul(Matrix x, std::span<const MatMulTarget> targets)
         matmul = kernels_.word_matmul[static_cast<size_t>(w.dtype)];
         args.scratch = worker_weights_[static_cast<size_t>(worker)].Get(
             static_cast<size_t>(cpu::WordScratchBytes(x.cols)));
-      } else if (cpu::UsesTileQuant(kernels_, x.rows) &&
+      } else if ((w.dtype == DType::kW8A8 ? cpu::UsesTileScaled(kernels_, x.rows, x.cols)
+                                          : cpu::UsesTileQuant(kernels_, x.rows)) &&
                  kernels_.tile_quant_matmul[static_cast<size_t>(w.dtype)] != nullptr) {
+        args.scratch =
+            worker_weights_[static_cast<size_t>(worker)].Get(size_t{cpu::kTileScratchBytes});
         matmul = kernels_.tile_quant_matmul[static_cast<size_t>(w.dtype)];
       }
       const uint64_t group_bytes = cpu::PackedGroupBytes(w.dtype, w.cols);

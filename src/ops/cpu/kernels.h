@@ -42,7 +42,8 @@ struct MatMulArgs {
   int32_t rows;             // output features in them; the last group may be partial
   int32_t cols;
   const XBlock* xq;       // quantised formats
-  const int8_t* x8;       // W8A8: 32 bytes a block, tiles as of xq
+  const int8_t* x8;       // W8A8: 32 bytes a block, tiles as of xq; tile_quant_matmul: whole rows,
+                          // their number filled up with zeros to a multiple of 16
   const float* x8_scale;  // and one scale and
   const int32_t* x8_sum;  // one sum of bytes a row, rows in order
   const float* x;         // float formats
@@ -66,13 +67,16 @@ inline constexpr int64_t WordScratchBytes(int32_t cols) {
   return int64_t{cols} * kLanes * 2 + cols / kBlock * 64 + 64;
 }
 
-// Tile kernels take tiles of 16 rows, the last filled up with zeros. At a time they turn that many
-// columns of two row groups into BF16, and keep the sums of that many rows.
+// Tile kernels take tiles of 16 rows, the last filled up with zeros. A pass has so many rows,
+// columns and, where the width takes several passes, groups; two pairs of groups lie in BF16 beside
+// its sums.
 inline constexpr int kMatrixTile = 16;
-inline constexpr int32_t kTileColumns = 2048;
-inline constexpr int32_t kTileRowsAtOnce = 512;
-inline constexpr int64_t kTileSumBytes = int64_t{kTileRowsAtOnce} * 2 * kLanes * 4;
-inline constexpr int64_t kTileScratchBytes = kTileSumBytes + int64_t{kTileColumns} * 2 * kLanes * 2;
+inline constexpr int32_t kPassRows = 512;
+inline constexpr int32_t kPassColumns = 1024;
+inline constexpr int32_t kPassGroups = 32;
+inline constexpr int64_t kPassSumBytes = int64_t{kPassRows} * kPassGroups * kLanes * 4;
+inline constexpr int64_t kPanelBytes = int64_t{kPassColumns} * kLanes * 2;
+inline constexpr int64_t kTileScratchBytes = kPassSumBytes + 4 * kPanelBytes;
 
 // Tile kernels for block formats: activation rows of a tile of n rows in all.
 inline constexpr int TileQuantHeight(int n) { return n <= 8 ? 8 : n <= 12 ? 12 : 16; }
@@ -133,8 +137,9 @@ struct Kernels {
   // float32 by a matrix unit. Null where there is none. The width is a multiple of 32.
   MatMulFn tile_matmul[kDTypeCount];
   int tile_min_rows;
-  // From `tile_quant_min_rows` rows on, for block formats: what `matmul` computes, bit by bit, by a
-  // matrix unit. All tiles have TileQuantHeight(n) rows. Null where there is none.
+  // From `tile_quant_min_rows` rows on, for block formats and W8A8: what `matmul` computes, bit by
+  // bit, by a matrix unit. Tiles of block formats all have TileQuantHeight(n) rows; W8A8 takes
+  // widths that are a multiple of 64. Null where there is none.
   MatMulFn tile_quant_matmul[kDTypeCount];
   int tile_quant_min_rows;
   // Rounds one row to BF16: blocks of 32 that lie `stride` values apart.

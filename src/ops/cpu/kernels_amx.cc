@@ -6,6 +6,7 @@
 #include "ops/cpu/kernels_amx.h"
 #include "ops/cpu/kernels_amx_attention.h"
 #include "ops/cpu/kernels_amx_int8.h"
+#include "ops/cpu/kernels_amx_w8a8.h"
 #include "ops/cpu/variants.h"
 
 namespace terrace::ops::cpu {
@@ -18,6 +19,7 @@ constexpr Kernels MakeAmxKernels() {
   for (int i = 0; i < kDTypeCount; ++i) {
     k.tile_quant_matmul[i] = TileQuantMatMulOf(static_cast<DType>(i));
   }
+  k.tile_quant_matmul[static_cast<int>(DType::kW8A8)] = TileScaledMatMul;
   k.tile_quant_min_rows = 5;
   k.to_bf16 = ToBf16;
   k.tile_attention = TileAttention;
