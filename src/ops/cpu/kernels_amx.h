@@ -202,6 +202,8 @@ inline __attribute__((always_inline)) void AddProducts(const uint8_t* a0, const 
 
 // Columns at a time, in tiles: two tiles of rows and two of features in the first-level cache.
 constexpr int32_t kTileSteps = 8;
+// Groups whose results are written together where the width takes one pass.
+constexpr int32_t kWriteGroups = 8;
 
 // One block of up to 32 rows by up to 32 features over `steps` x 32 columns.
 struct TileBlock {
@@ -241,7 +243,7 @@ struct TilePart {
   int32_t n0, n1;
   int32_t c0, c1;
   int32_t g0, g1;
-  bool first, last;  // of the columns
+  bool first, last;  // parts of the columns
 };
 
 // `count` in parts of at most `most`, of about the same size, in multiples of `unit`.
@@ -285,26 +287,44 @@ struct PairMaker {
   int index = 0;
 };
 
-// Adds the bias to kM x kN tiles of sums and writes them.
-template <int kM, int kN>
-void WriteSums(const MatMulArgs& a, const TilePart& part, int32_t n, int32_t g, const float* sums) {
-  const int32_t rows = part.n1 - n < 16 * kM ? part.n1 - n : 16 * kM;
-#pragma GCC unroll 2
-  for (int j = 0; j < kN; ++j) {
-    const int32_t feature = (g + j) * kLanes;
-    const int lanes = a.rows - feature < kLanes ? a.rows - feature : kLanes;
-    const F bias = a.bias != nullptr ? LoadN(a.bias + feature, lanes) : Set1(0.0f);
-    float* out = a.out + n * a.out_stride + feature;
-    for (int32_t r = 0; r < rows; ++r, out += a.out_stride) {
-      StoreN(out, Add(Load(sums + (r / 16 * kN + j) * 256 + r % 16 * 16), bias), lanes);
+// Asks for a line that is to be written.
+inline void PrefetchWrite(const float* p) { asm volatile("prefetchw %0" : : "m"(*p)); }
+
+// Writes rows [n0, n1) of groups [g0, g1), whose sums lie in pairs of groups `pair_sums` apart,
+// each [tile of rows][group of the pair] 16 x 16; `get` makes a row's 16 results of 16 sums. Row by
+// row: memory takes long runs several times as fast as the 128 bytes of a pair.
+template <typename Get>
+void WriteRows(const MatMulArgs& a, int32_t n0, int32_t n1, int32_t g0, int32_t g1,
+               int64_t pair_sums, const Get& get) {
+  constexpr int32_t kAhead = 4;  // rows
+  const int32_t end = g1 * kLanes < a.rows ? g1 * kLanes : a.rows;
+  for (int32_t n = n0; n < n1; ++n) {
+    float* const out = a.out + n * a.out_stride;
+    if (n + kAhead < n1) {
+      for (int32_t f = g0 * kLanes; f < end; f += 16) {
+        PrefetchWrite(out + kAhead * a.out_stride + f);
+      }
+    }
+    for (int32_t g = g0; g < g1; ++g) {
+      const int32_t pair = (g - g0) / 2;
+      const int32_t in_pair = g1 - g0 - 2 * pair < 2 ? 1 : 2;
+      const int64_t at =
+          pair * pair_sums + ((n - n0) / 16 * in_pair + (g - g0) % 2) * 256 + (n - n0) % 16 * 16;
+      const int32_t feature = g * kLanes;
+      const int lanes = end - feature < kLanes ? end - feature : kLanes;
+      const F bias = a.bias != nullptr ? LoadN(a.bias + feature, lanes) : Set1(0.0f);
+      StoreN(out + feature, Add(get(at, n, g), bias), lanes);
     }
   }
 }
 
-// Groups g .. g + kN - 1 of a part. Their pairs are ready; those of the next ones are made between.
+// Sums of a pair of groups for `rows` rows.
+inline int64_t PairSums(int32_t rows) { return int64_t{rows + 31} / 32 * 32 * 2 * kLanes; }
+
+// Groups of a part whose pairs are ready; those of the next groups are made between.
 template <class P, int kN>
-void MultiplyPanel(const MatMulArgs& a, const TilePart& part, int32_t g,
-                   const uint8_t* const* pairs, float* sums, PairMaker<P>* next) {
+void MultiplyPanel(const MatMulArgs& a, const TilePart& part, const uint8_t* const* pairs,
+                   float* sums, PairMaker<P>* next) {
   const int64_t blocks = a.cols / kBlock;
   const int32_t all = (part.c1 - part.c0) / kBlock;
   const uint8_t* const rows = reinterpret_cast<const uint8_t*>(a.xb);
@@ -318,7 +338,6 @@ void MultiplyPanel(const MatMulArgs& a, const TilePart& part, int32_t g,
   for (int32_t k = 0; k < all; k += kTileSteps) {
     t.steps = all - k < kTileSteps ? all - k : kTileSteps;
     t.begin = part.first && k == 0;
-    const bool end = part.last && k + t.steps == all;
     for (int j = 0; j < kN; ++j) t.b[j] = pairs[j] + k * kTileBytes;
     for (int32_t n = part.n0; n < part.n1; n += 32) {
       t.a = rows + (n / 16 * blocks + part.c0 / kBlock + k) * kTileBytes;
@@ -328,10 +347,8 @@ void MultiplyPanel(const MatMulArgs& a, const TilePart& part, int32_t g,
       }
       if (part.n1 - n > 16) {
         MultiplyBlock<2, kN>(t);
-        if (end) WriteSums<2, kN>(a, part, n, g, here);
       } else {
         MultiplyBlock<1, kN>(t);
-        if (end) WriteSums<1, kN>(a, part, n, g, here);
       }
       for (int32_t i = 0; i < steps_each && next->Step(); ++i) {
       }
@@ -347,9 +364,7 @@ void MultiplyPart(const MatMulArgs& a, const TilePart& part) {
   uint8_t* const room = reinterpret_cast<uint8_t*>(a.scratch) + kPassSumBytes;
   const int64_t bytes = P::GroupBytes(a.cols);
   const uint8_t* const weight = reinterpret_cast<const uint8_t*>(a.weight);
-  // Sums stay in place between parts of the columns, else each panel's take the room of the last.
-  const int64_t panel_sums =
-      part.first && part.last ? 0 : int64_t{(part.n1 - part.n0 + 31) / 32} * 32 * 2 * kLanes;
+  const int64_t pair_sums = PairSums(part.n1 - part.n0);
   int turn = 0;
   {
     PairMaker<P> first(a, part, part.g0, room);
@@ -363,13 +378,16 @@ void MultiplyPart(const MatMulArgs& a, const TilePart& part) {
       pairs[j] = P::kDirect ? weight + (g + j) * bytes + int64_t{part.c0} * 32
                             : room + (turn * 2 + j) * kPanelBytes;
     }
-    float* const here = sums + (g - part.g0) / 2 * panel_sums;
+    float* const here = sums + (g - part.g0) / 2 * pair_sums;
     if (g + 1 < part.g1) {
-      MultiplyPanel<P, 2>(a, part, g, pairs, here, &next);
+      MultiplyPanel<P, 2>(a, part, pairs, here, &next);
     } else {
-      MultiplyPanel<P, 1>(a, part, g, pairs, here, &next);
+      MultiplyPanel<P, 1>(a, part, pairs, here, &next);
     }
   }
+  if (!part.last) return;
+  WriteRows(a, part.n0, part.n1, part.g0, part.g1, pair_sums,
+            [&](int64_t at, int32_t, int32_t) { return Load(sums + at); });
 }
 
 template <class P>
@@ -377,7 +395,7 @@ void TileMatMul(const MatMulArgs& a) {
   const Tiles tiles;
   const int32_t rows = EvenPart(a.n, kPassRows, 32);
   const int32_t columns = EvenPart(a.cols, kPassColumns, 256);
-  const int32_t groups = columns >= a.cols ? a.groups : EvenPart(a.groups, kPassGroups, 2);
+  const int32_t groups = EvenPart(a.groups, columns >= a.cols ? kWriteGroups : kPassGroups, 2);
   TilePart part = {};
   for (part.g0 = 0; part.g0 < a.groups; part.g0 = part.g1) {
     part.g1 = a.groups - part.g0 < groups ? a.groups : part.g0 + groups;

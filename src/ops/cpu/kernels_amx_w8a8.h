@@ -59,28 +59,9 @@ void MultiplyCodes(const CodeBlock& t) {
   if constexpr (kM > 1 && kN > 1) _tile_stored(3, t.sums + 768, 64);
 }
 
-// Takes the bias of codes off the sums of rows [n, n + rows), scales and writes them.
+// Sums of rows [n0, n1) of kN groups from `g` on.
 template <int kN>
-void WriteCodes(const MatMulArgs& a, int32_t g, int32_t n, int32_t rows, const int32_t* sums) {
-  const int64_t group_bytes = int64_t{a.cols + 4} * kLanes;
-#pragma GCC unroll 2
-  for (int j = 0; j < kN; ++j) {
-    const F scale = Load(reinterpret_cast<const float*>(a.weight + (g + j) * group_bytes));
-    const int32_t feature = (g + j) * kLanes;
-    const int lanes = a.rows - feature < kLanes ? a.rows - feature : kLanes;
-    const F bias = a.bias != nullptr ? LoadN(a.bias + feature, lanes) : Set1(0.0f);
-    for (int32_t r = 0; r < rows; ++r) {
-      const I sum = AddI(ShlI<7>(SetI(-a.x8_sum[n + r])),
-                         LoadI(sums + (r / 16 * kN + j) * 256 + r % 16 * 16));
-      const F y = Mul(Mul(ToF(sum), scale), Set1(a.x8_scale[n + r]));
-      StoreN(a.out + (n + r) * a.out_stride + feature, Add(y, bias), lanes);
-    }
-  }
-}
-
-// Rows [n0, n1) of kN groups from `g` on.
-template <int kN>
-void MultiplyCodePanel(const MatMulArgs& a, int32_t g, int32_t n0, int32_t n1) {
+void MultiplyCodePanel(const MatMulArgs& a, int32_t g, int32_t n0, int32_t n1, int32_t* sums) {
   const int64_t group_bytes = int64_t{a.cols + 4} * kLanes;
   const uint8_t* const group = reinterpret_cast<const uint8_t*>(a.weight) + g * group_bytes + 64;
   const int32_t all = a.cols / kCodeColumns;
@@ -89,7 +70,6 @@ void MultiplyCodePanel(const MatMulArgs& a, int32_t g, int32_t n0, int32_t n1) {
   for (int32_t k = 0; k < all; k += kCodeSteps) {
     t.steps = all - k < kCodeSteps ? all - k : kCodeSteps;
     t.begin = k == 0;
-    const bool end = k + t.steps == all;
     for (int j = 0; j < kN; ++j) {
       t.b[j] = group + j * group_bytes + int64_t{k} * kTileBytes;
       // What comes next: the same columns of the next groups, or a few rows' only weights.
@@ -98,14 +78,13 @@ void MultiplyCodePanel(const MatMulArgs& a, int32_t g, int32_t n0, int32_t n1) {
     }
     for (int32_t n = n0; n < n1; n += 32) {
       t.a = a.x8 + int64_t{n} * a.cols + k * kCodeColumns;
-      t.sums = reinterpret_cast<int32_t*>(a.scratch) + (n - n0) / 16 * kN * 256;
+      t.sums = sums + (n - n0) / 16 * kN * 256;
       const int32_t rows = n1 - n < 32 ? n1 - n : 32;
       if (rows > 16) {
         MultiplyCodes<2, kN>(t);
       } else {
         MultiplyCodes<1, kN>(t);
       }
-      if (end) WriteCodes<kN>(a, g, n, rows, t.sums);
     }
   }
 }
@@ -114,11 +93,24 @@ void MultiplyCodePanel(const MatMulArgs& a, int32_t g, int32_t n0, int32_t n1) {
 void TileScaledMatMul(const MatMulArgs& a) {
   const Tiles tiles;
   PrefetchStart(a.weight);
+  const int64_t group_bytes = int64_t{a.cols + 4} * kLanes;
+  int32_t* const sums = reinterpret_cast<int32_t*>(a.scratch);
   for (int32_t n0 = 0; n0 < a.n; n0 += kPassRows) {
     const int32_t n1 = a.n - n0 < kPassRows ? a.n : n0 + kPassRows;
-    int32_t g = 0;
-    for (; g + 2 <= a.groups; g += 2) MultiplyCodePanel<2>(a, g, n0, n1);
-    if (g < a.groups) MultiplyCodePanel<1>(a, g, n0, n1);
+    const int64_t pair_sums = PairSums(n1 - n0);
+    for (int32_t g0 = 0; g0 < a.groups; g0 += kWriteGroups) {
+      const int32_t g1 = a.groups - g0 < kWriteGroups ? a.groups : g0 + kWriteGroups;
+      int32_t g = g0;
+      for (; g + 2 <= g1; g += 2) {
+        MultiplyCodePanel<2>(a, g, n0, n1, sums + (g - g0) / 2 * pair_sums);
+      }
+      if (g < g1) MultiplyCodePanel<1>(a, g, n0, n1, sums + (g - g0) / 2 * pair_sums);
+      WriteRows(a, n0, n1, g0, g1, pair_sums, [&](int64_t at, int32_t n, int32_t group) {
+        const F scale = Load(reinterpret_cast<const float*>(a.weight + group * group_bytes));
+        const I sum = AddI(ShlI<7>(SetI(-a.x8_sum[n])), LoadI(sums + at));  // biased by 128
+        return Mul(Mul(ToF(sum), scale), Set1(a.x8_scale[n]));
+      });
+    }
   }
 }
 
