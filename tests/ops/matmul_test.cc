@@ -93,6 +93,7 @@ TEST_P(MatMulTest, TakesManyRowsAndLongOnes) {
   Check(17, 2304, 70, true, Layout::kRows16, 15);
   Check(40, 256, 530, true, Layout::kRows16, 16);
   Check(20, 512, 33, true, Layout::kPlain, 17);
+  Check(530, 1280, 33, false, Layout::kRows16, 19);
 }
 
 TEST_P(MatMulTest, FloatFormatsTakeAnyWidth) {
