@@ -272,10 +272,13 @@ absl::Status BesidePeer(const Context& context, const std::string& model, int32_
   const std::string library = FindLlamaLibrary(context.peer_library, context.cache_folder);
   if (!context.compare || library.empty() || !context.WantsLaw(law)) return absl::OkStatus();
   context.say("llama.cpp");
-  ASSIGN_OR_RETURN(const std::unique_ptr<LlamaPeer> peer,
-                   LlamaPeer::Load(library, context.threads, context.clock));
-  RETURN_IF_ERROR(peer->Open(model));
-  ASSIGN_OR_RETURN(const double seconds, peer->Decode(length, 1, 5, kNewTokens));
+  const auto peer = LlamaPeer::Load(library, context.threads, context.clock);
+  if (!peer.ok()) {  // what was measured before is not lost by that
+    context.say(Message(peer.status()));
+    return absl::OkStatus();
+  }
+  RETURN_IF_ERROR((*peer)->Open(model));
+  ASSIGN_OR_RETURN(const double seconds, (*peer)->Decode(length, 1, 5, kNewTokens));
   rows->push_back({.law = law,
                    .measured = returned_ms,
                    .unit = "ms",
@@ -387,6 +390,7 @@ absl::Status Swapped(const Context& context, KvBed& bed, const std::vector<int32
   for (int i = 0; i < 2; ++i) RETURN_IF_ERROR(bed.Ask(talk, 1, kOther).status());
   bed.cache().Flush();
   for (uint64_t i = 0; i < (context.quick ? 1 : 4); ++i) {
+    bed.cache().Clear();  // what of our KV found room beside the other's
     ASSIGN_OR_RETURN(DiskRates bare, DiskRates::Measure(bed.image(), *context.clock));
     ASSIGN_OR_RETURN(Answer back, bed.Ask(bed.Turn(talk, 81 + i), 1));
     // The first tells rates.
