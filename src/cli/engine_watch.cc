@@ -1,5 +1,6 @@
 #include "cli/engine_watch.h"
 
+#include <memory>
 #include <utility>
 
 #include "absl/time/time.h"
@@ -29,13 +30,16 @@ EngineWatch::~EngineWatch() {
 
 server::Watchdog::Sample EngineWatch::Look() const {
   server::Watchdog::Sample sample{.now_us = deps_.clock->NowUs()};
-  const scheduler::SchedulerState queue = deps_.queue();
+  bool fresh = true;
+  const std::shared_ptr<const server::EngineReading> reading = deps_.view->Read(&fresh);
+  sample.stale = !fresh;
+  const scheduler::SchedulerState& queue = reading->queue;
   sample.last_step_us = queue.last_step_us;
   sample.waits = queue.parked;
   for (const scheduler::ModelQueueState& model : queue.models) {
     sample.has_work |= model.waiting + model.running > 0;
   }
-  const tier::TierSnapshot tiers = deps_.tiers();
+  const tier::TierSnapshot& tiers = reading->tiers;
   sample.pins = tiers.pins;
   sample.waits |= tiers.waiting > 0;
   for (const tier::LinkState& link : tiers.links) sample.moved_bytes += link.bytes;
@@ -49,7 +53,6 @@ void EngineWatch::Watch() {
   os::NameThisThread("watch");
   server::Watchdog watchdog(timeout_us_);
   for (int look = 0;; ++look) {
-    // A look may hang where the engine does: then nothing is said any more.
     const bool hung = watchdog.Look(Look()) && timeout_us_ > 0;
     if (hung) return deps_.hung();
     deps_.link->Beat();

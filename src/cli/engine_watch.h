@@ -10,9 +10,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "cli/supervisor.h"
-#include "scheduler/scheduler.h"
+#include "server/engine_view.h"
 #include "server/watchdog.h"
-#include "tier/tier_manager.h"
 
 namespace terrace {
 class Clock;
@@ -23,8 +22,7 @@ namespace terrace::cli {
 struct EngineWatchDeps {
   const Clock* clock = nullptr;
   SupervisorLink* link = nullptr;
-  std::function<scheduler::SchedulerState()> queue;
-  std::function<tier::TierSnapshot()> tiers;
+  server::EngineView* view = nullptr;
   // Called once, on the watching thread, which then ends. What it asks of the engine may hang.
   std::function<void()> hung;
 };

@@ -40,6 +40,7 @@
 #include "server/admin.h"
 #include "server/api_handler.h"
 #include "server/api_keys.h"
+#include "server/engine_view.h"
 #include "server/front.h"
 #include "server/grpc_server.h"
 #include "server/http_server.h"
@@ -60,9 +61,9 @@ namespace {
 // The last requests that /admin/traces can show, and lines of the log that the console can.
 constexpr size_t kTracesKept = 2000;
 constexpr size_t kLinesKept = 500;
-// After a hang: how long clients are given to take the news, and when they are told to try again.
+// After a hang: how long clients have to take the news, and when they are told to try again.
 constexpr std::chrono::milliseconds kTellTime(300);
-constexpr int64_t kMostTellUs = 1'000'000;
+constexpr int64_t kMostTellUs = 500'000;
 constexpr int kRestartSeconds = 2;
 
 uint64_t RandomSeed() { return std::random_device()() | uint64_t{std::random_device()()} << 32; }
@@ -222,6 +223,10 @@ class Server {
     scheduling.seed = RandomSeed();
     TellNotes();
     scheduler_ = scheduler::Scheduler::Create(scheduling, &runtime_->engine(), &clock_, &metrics_);
+    view_ = std::make_unique<server::EngineView>(
+        server::EngineViewDeps{.clock = &clock_,
+                               .queue = [this] { return scheduler_->State(); },
+                               .tiers = [this] { return runtime_->manager().Snapshot(); }});
     opener_ = std::make_unique<ModelOpener>(runtime_.get());
     catalog_ = std::make_unique<server::ModelCatalog>(
         Entries(std::make_shared<const server::Config>(config_)), scheduler_.get(), &clock_,
@@ -244,9 +249,9 @@ class Server {
             .on_scrape =
                 [this] {
                   absl::MutexLock lock(&scrape_mutex_);
-                  server::UpdateTierMetrics(runtime_->manager().Snapshot(), &metrics_);
                   UpdateGroupMetrics(runtime_->group(), &metrics_);
-                  UpdateDiskMetrics();
+                  // What hangs may be a disk.
+                  if (server::UpdateTierMetrics(view_.get(), &metrics_)) UpdateDiskMetrics();
                   server::UpdateSensorMetrics(sensors_->Latest(), &metrics_);
                 }});
     RETURN_IF_ERROR(StartFront());
@@ -297,12 +302,9 @@ class Server {
                            .models = catalog_.get(),
                            .control = catalog_.get(),
                            .clock = &clock_,
-                           .tiers = [this] { return runtime_->manager().Snapshot(); }});
+                           .tiers = [this] { return view_->Tiers(); }});
     sensors_ = std::make_unique<server::Sensors>(
-        server::SensorDeps{.clock = &clock_,
-                           .device = &runtime_->device(),
-                           .tiers = [this] { return runtime_->manager().Snapshot(); },
-                           .queue = [this] { return scheduler_->State(); }});
+        server::SensorDeps{.clock = &clock_, .device = &runtime_->device(), .view = view_.get()});
     keys_ = std::make_unique<server::KeyRing>(KeysFile(config_), &clock_, log_.get());
     server::FrontOptions options;
     ASSIGN_OR_RETURN(options.allow, server::CidrList::Parse(config_.server.allow));
@@ -317,8 +319,8 @@ class Server {
                           .traces = &traces_,
                           .log = log_.get(),
                           .device = runtime_->device().info().name,
-                          .tiers = [this] { return runtime_->manager().Snapshot(); },
-                          .queue = [this] { return scheduler_->State(); },
+                          .tiers = [this] { return view_->Tiers(); },
+                          .queue = [this] { return view_->Queue(); },
                           .reload = [this] { return Reload(); },
                           .sensors = [this] { return sensors_->Latest(); },
                           .pages =
@@ -347,7 +349,8 @@ class Server {
   }
 
   bool IsWarm(std::string_view name) {
-    for (const tier::ModelState& model : runtime_->manager().Snapshot().models) {
+    const tier::TierSnapshot tiers = view_->Tiers();
+    for (const tier::ModelState& model : tiers.models) {
       // All but what a long prompt may have pushed out for a moment.
       if (model.name == name) return model.resident_bytes >= model.bytes - model.bytes / 20;
     }
@@ -399,11 +402,8 @@ class Server {
     }
     engine_watch_ = std::make_unique<EngineWatch>(
         config_.watchdog.timeout_us,
-        EngineWatchDeps{.clock = &clock_,
-                        .link = link_,
-                        .queue = [this] { return scheduler_->State(); },
-                        .tiers = [this] { return runtime_->manager().Snapshot(); },
-                        .hung = [this] { EndHung(); }});
+        EngineWatchDeps{
+            .clock = &clock_, .link = link_, .view = view_.get(), .hung = [this] { EndHung(); }});
   }
 
   void StopWatching() {
@@ -542,6 +542,7 @@ class Server {
   std::unique_ptr<Logger> access_log_;
   std::unique_ptr<Runtime> runtime_;
   std::unique_ptr<scheduler::Scheduler> scheduler_;
+  std::unique_ptr<server::EngineView> view_;
   std::unique_ptr<ModelOpener> opener_;
   std::unique_ptr<server::ModelCatalog> catalog_;
   std::unique_ptr<server::VersionRouter> router_;

@@ -261,6 +261,13 @@ constexpr MetricInfo kTable[] = {
      kTenant,
      "Computing done for a tenant; default for requests without one.",
      {}},
+    {MetricId::kEngineStale,
+     "terrace_engine_stale_seconds",
+     MetricType::kGauge,
+     "seconds",
+     {},
+     "How long the engine has let nobody look at it: memory and queue are as before; 0: it does.",
+     {}},
 };
 
 constexpr bool IsOrdered() {

@@ -49,6 +49,7 @@ enum class MetricId {
   kLinkRate,
   kOldestWait,
   kTenantCompute,
+  kEngineStale,
 };
 
 struct MetricInfo {

@@ -1,6 +1,7 @@
 // Who gets in, with which KV, and who gives way.
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -53,12 +54,16 @@ kv::BlockKey SchedulerImpl::RootOf(const ModelQueue& queue, const LiveRequest& l
 }
 
 void SchedulerImpl::AdmitLocked(ModelQueue* queue) {
-  uint64_t kv_bytes = 0;
-  size_t running = 0;
-  for (const auto& [name, other] : queues_) {
-    kv_bytes += other->booked_kv_bytes();
-    running += other->running.size();
-  }
+  auto booked = [this] {
+    mutex_.AssertHeld();
+    std::pair<uint64_t, size_t> sum;  // bytes, requests
+    for (const auto& [name, other] : queues_) {
+      sum.first += other->booked_kv_bytes();
+      sum.second += other->running.size();
+    }
+    return sum;
+  };
+  auto [kv_bytes, running] = booked();
   const uint64_t budget = Budget();
   const uint64_t weights = std::min(queue->model->weights().total_bytes(), budget);
   const int64_t now_us = clock_->NowUs();
@@ -81,7 +86,17 @@ void SchedulerImpl::AdmitLocked(ModelQueue* queue) {
       continue;
     }
     // Alone, a request that can fit at all is let in and grows as far as it can.
-    if (running > 0 && weights + kv_bytes + need > budget) break;
+    if (running > 0 && weights + kv_bytes + need > budget) {
+      // One of a worse class gives way.
+      const int band = BandOf(*live, now_us);
+      const auto is_worse = [&](const LiveRequest& other) { return BandOf(other, now_us) > band; };
+      ModelQueue* const from = SendBackLocked(is_worse);
+      if (from == nullptr) break;
+      hold_admission_ = true;
+      at += from == queue ? 1 : 0;  // it waits before this one
+      std::tie(kv_bytes, running) = booked();
+      continue;
+    }
     kv_bytes += queue->BookedBytes(*live);
     ++running;
     BeginKvLocked(queue, live.get());
@@ -165,7 +180,9 @@ void SchedulerImpl::StartLoadLocked(ModelQueue* queue, LiveRequest* live, kv::Ca
     const auto known = static_cast<int32_t>(found.stored.size()) * kv::kBlockTokens;
     const int32_t rest = live->pending() - known;
     // A step of one row looks back as far as this one will.
-    const double step_s = (queue->budget.AloneUs(1) + rest * queue->budget.row_us()) * 1e-6;
+    const double step_s = (queue->budget.AloneUs(1) +
+                           rest * queue->budget.RowUs(static_cast<double>(live->tokens.size()))) *
+                          1e-6;
     ask.first_share = FirstShare(bytes / options_.cache->disk_rate(), step_s);
   }
   // What lies further down is looked for once this has come.
@@ -401,8 +418,9 @@ bool SchedulerImpl::PreemptLocked(ModelQueue* preferred) {
   return true;
 }
 
-bool SchedulerImpl::HandleStepError(ModelQueue* queue, const std::vector<LiveRequest*>& step,
+bool SchedulerImpl::HandleStepError(ModelQueue* queue, const StepWork& work, int64_t start_us,
                                     const absl::Status& status) {
+  const std::vector<LiveRequest*>& step = work.requests;
   Finished finished;
   {
     absl::MutexLock lock(&mutex_);
@@ -412,6 +430,7 @@ bool SchedulerImpl::HandleStepError(ModelQueue* queue, const std::vector<LiveReq
     queue->waiting_since_us = last_work_us_;
     if (absl::IsUnavailable(status) && SettleEarlyLocked(step, false, 0)) return true;
     const bool cancelled = absl::IsCancelled(status);
+    if (cancelled) ChargeLocked(queue, work, last_work_us_ - start_us);
     const bool no_memory = absl::IsResourceExhausted(status);
     const bool over_quota = no_memory && QuotaHitLocked(*queue, step);
     // Blocks that are being written down are free in a moment.

@@ -29,7 +29,7 @@ constexpr int kMostWaitSeconds = 600;
 void SchedulerImpl::ViewLocked(View* view) {
   const int64_t now_us = clock_->NowUs();
   std::map<std::string_view, int32_t> tenant_index;
-  std::vector<int> bands;  // by tenant: the best
+  std::vector<View::Seen>& seen = view->seen;
   auto tenant_of = [&](const LiveRequest& live) {
     mutex_.AssertHeld();
     const auto [entry, added] =
@@ -39,9 +39,9 @@ void SchedulerImpl::ViewLocked(View* view) {
       view->tenants.push_back({.served = tenants_[live.request->tenant],
                                .weight = terms.share,
                                .limit = terms.running});
-      bands.push_back(BandOf(live, now_us));
+      seen.push_back({BandOf(live, now_us)});
     } else {
-      int& band = bands[static_cast<size_t>(entry->second)];
+      int& band = seen[static_cast<size_t>(entry->second)].band;
       if (band > 0) band = std::min(band, BandOf(live, now_us));
     }
     return entry->second;
@@ -56,7 +56,9 @@ void SchedulerImpl::ViewLocked(View* view) {
     NoteComing(queue.get(), now_us, &model);
     const auto index = static_cast<int32_t>(view->models.size());
     for (const auto& live : queue->running) {
-      ArbiterTenant& tenant = view->tenants[static_cast<size_t>(tenant_of(*live))];
+      const int32_t its = tenant_of(*live);
+      seen[static_cast<size_t>(its)].promised_us += queue->PromptUs(*live);
+      ArbiterTenant& tenant = view->tenants[static_cast<size_t>(its)];
       ++tenant.running;
       tenant.served += static_cast<double>(live->tokens.size());
       if (!live->can_step()) continue;
@@ -67,22 +69,22 @@ void SchedulerImpl::ViewLocked(View* view) {
       }
     }
     for (const auto& live : queue->waiting) {
+      const int32_t tenant = tenant_of(*live);
+      seen[static_cast<size_t>(tenant)].promised_us += queue->PromptUs(*live);
       view->queued.push_back({.model = index,
-                              .tenant = tenant_of(*live),
+                              .tenant = tenant,
                               .sla = live->request->sla,
                               .arrived_us = live->submitted_us});
       view->waiting.push_back(live.get());
-      const int64_t deadline_us = live->deadline_us();
-      if (deadline_us > 0 && (view->deadline_us == 0 || deadline_us < view->deadline_us)) {
-        view->deadline_us = deadline_us;
-      }
+      view->NoteDeadline(live->deadline_us());
     }
     if (name == current_) view->current = index;
     view->models.push_back(model);
     view->names.push_back(&name);
   }
   for (const auto& [tenant, index] : tenant_index) {
-    shares_.See(tenant, bands[static_cast<size_t>(index)], now_us);
+    shares_.See(tenant, seen[static_cast<size_t>(index)].band, now_us);
+    shares_.Promise(tenant, seen[static_cast<size_t>(index)].promised_us);
   }
   HoldGuestsLocked(view, now_us);
   active_tenants_.clear();

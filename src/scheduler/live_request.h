@@ -36,6 +36,7 @@ struct LiveRequest {
   int32_t generated = 0;           // an end token is not counted
   int32_t token_limit = 0;         // of tokens.size()
   bool guest = false;              // gives way to others in the step that is built (shares.h)
+  int32_t given_up = 0;            // steps of it in a row that were given up for others
   std::optional<kv::Sequence> kv;  // while admitted
 
   // KV on its way from below; the request is in no step meanwhile, unless it is let in early.

@@ -95,6 +95,12 @@ struct ModelQueue {
     for (const auto& live : running) bytes += BookedBytes(*live);
     return bytes;
   }
+  // What the rest of its prompt takes to compute, by what rows cost lately.
+  double PromptUs(const LiveRequest& live) const {
+    const int32_t begun = live.kv ? live.kv->length() : 0;
+    const int32_t left = static_cast<int32_t>(live.tokens.size()) - begun;
+    return left < 2 ? 0 : left * budget.RowUs(begun + left / 2.0);
+  }
   // Seconds to compute one KV block's tokens; 0: not known yet.
   double BlockSeconds() const {
     return prefill_tokens_per_s > 0 ? kv::kBlockTokens / prefill_tokens_per_s : 0;

@@ -201,6 +201,7 @@ absl::Status SchedulerImpl::Submit(std::unique_ptr<Request> request) {
       std::make_unique<engine::Sampler>(&live->request->sampling, live->request->prompt, seed);
   live->most_guesses = live->guess_length = model.speculation().tokens;
   if (!queue->has_work()) queue->NoteReturn(live->submitted_us);
+  GiveUpStepLocked(*live, live->submitted_us);
   live_[live->request->id] = live.get();
   queue->waiting.push_back(std::move(live));
   ++waiting_;
@@ -218,7 +219,18 @@ absl::Status SchedulerImpl::OverQuotaLocked(const Request& request, int32_t quot
 }
 
 void SchedulerImpl::Cancel(const std::string& request_id) {
-  absl::MutexLock lock(&mutex_);
+  // Called where many connections are served: it does not wait for an engine that hangs.
+  if (!late_.LockSoon(&mutex_)) {
+    late_.Add(request_id);
+    // Whoever has the lock now gives it back after this, and then the loop looks.
+    if (!mutex_.TryLock()) return;
+    for (const std::string& id : late_.Take()) CancelLocked(id);
+  }
+  CancelLocked(request_id);
+  mutex_.Unlock();
+}
+
+void SchedulerImpl::CancelLocked(const std::string& request_id) {
   auto it = live_.find(request_id);
   if (it == live_.end()) return;
   it->second->cancelled = true;
@@ -334,6 +346,7 @@ void SchedulerImpl::Loop() {
     bool admit = true;
     {
       absl::MutexLock lock(&mutex_);
+      for (const std::string& id : late_.Take()) CancelLocked(id);
       CollectCancelledLocked(&finished);
       CollectOverdueLocked(&finished);
       ArbiterDecision decision;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/random.h"
@@ -23,6 +24,7 @@
 #include "kv/cache.h"
 #include "obs/metrics.h"
 #include "scheduler/arbiter.h"
+#include "scheduler/late_cancels.h"
 #include "scheduler/live_request.h"
 #include "scheduler/model_queue.h"
 #include "scheduler/scheduler.h"
@@ -55,9 +57,8 @@ class SchedulerImpl final : public Scheduler {
                              std::shared_ptr<const engine::Adapter> adapter)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Loop();
-  // Sleeps until something changes, or for `most`.
   void ParkLocked(absl::Duration most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Runs one step of `queue`; false if none of its requests could go on.
+  // False if none of its requests could go on.
   bool RunStep(ModelQueue* queue, bool admit) ABSL_LOCKS_EXCLUDED(mutex_);
   // Gives a request its KV: empty, or begun with what the cache holds.
   void BeginKvLocked(ModelQueue* queue, LiveRequest* live) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -65,8 +66,7 @@ class SchedulerImpl final : public Scheduler {
   // `again`: it looked before.
   void FindKvLocked(ModelQueue* queue, LiveRequest* live, bool load, bool again)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Looks for the running request that begins most like `live` and notes how much is alike. If that
-  // one has yet to compute some of it, `live` will wait for that instead of computing it twice.
+  // Notes the running request that begins most like `live`, which waits for what that one computes.
   void JoinLocked(const ModelQueue& queue, LiveRequest* live) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Lets go on those whose wait for another's KV or for a load is over.
   void CollectKvLocked(ModelQueue* queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -77,8 +77,7 @@ class SchedulerImpl final : public Scheduler {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // With nothing else to compute, the oldest request whose KV is on its way may use it as it comes.
   void LetInEarlyLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // After a step with requests that were let in early: their KV has come, or was no good and is
-  // forgotten; what of it is good comes with OnRestored. True if some had been let in.
+  // After a step with requests that were let in early, with KV that has come or is forgotten.
   bool SettleEarlyLocked(const std::vector<LiveRequest*>& step, bool good, int64_t kv_wait_us)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountRestoredLocked(LiveRequest* live, size_t blocks, std::string_view tier)
@@ -92,7 +91,6 @@ class SchedulerImpl final : public Scheduler {
   kv::BlockKey RootOf(const ModelQueue& queue, const LiveRequest& live) const;
   void BuildStepLocked(ModelQueue* queue, int64_t now_us, StepWork* work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Chooses streams whose next tokens are guessed, and guesses.
   void GuessAhead(ModelQueue* queue, StepWork* work) ABSL_LOCKS_EXCLUDED(mutex_);
   // Reports the prompt's tokens that come after those of which `each` has the logits.
   void ScorePrompt(LiveRequest* live, std::span<const std::span<float>> each);
@@ -102,22 +100,26 @@ class SchedulerImpl final : public Scheduler {
   void MeasureLocked(ModelQueue* queue, const StepWork& work, int64_t busy_us)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AdmitLocked(ModelQueue* queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes cancelled requests out of every queue.
   void CollectCancelledLocked(Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CancelLocked(const std::string& request_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CancelAllLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::unique_ptr<LiveRequest> TakeRunningLocked(ModelQueue* queue, const LiveRequest* live)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether a request gives way now, and how urgent it counts.
   bool IsGuestLocked(const LiveRequest& live, int64_t now_us) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int BandOf(const LiveRequest& live, int64_t now_us) const {
     return Band(arbiter_options_, live.request->sla, now_us - live.submitted_us);
   }
   // Marks who gives way (in View::models too), once all who are there have been seen.
   void HoldGuestsLocked(View* view, int64_t now_us) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The step under way is given up if all in it give way to the newcomer: it is done again later.
+  void GiveUpStepLocked(const LiveRequest& newcomer, int64_t now_us)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Prompt rows that keep a step short enough for those who may come meanwhile.
+  int32_t RowsInTimeLocked(const ModelQueue& queue, bool guests, int32_t depth,
+                           const StepWork& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Adds rows of those who wait for a step of `queue`, guests or others.
   void AddRowsLocked(ModelQueue* queue, bool guests, int64_t now_us, StepWork* work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What each tenant's requests took of a step.
   void ChargeLocked(ModelQueue* queue, const StepWork& work, int64_t busy_us)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   const TenantTerms& TermsLocked(std::string_view tenant) const
@@ -132,8 +134,9 @@ class SchedulerImpl final : public Scheduler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sends the youngest request of each tenant that is over its quota back to wait.
   void EnforceQuotasLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // After a step that ran into a tenant's quota: true if one of its requests gave way.
-  bool PreemptTenantLocked(std::string_view tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The youngest running request of which `may` holds goes back to wait; its queue, or null.
+  ModelQueue* SendBackLocked(absl::FunctionRef<bool(const LiveRequest&)> may)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool FitsQuotaLocked(const std::string& tenant, uint64_t more_bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // True if a tenant of this step has no room for a block more, whatever the device has.
@@ -143,7 +146,6 @@ class SchedulerImpl final : public Scheduler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ViewLocked(View* view) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ArbiterDecision DecideLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What its weights still take to come.
   void NoteComing(ModelQueue* queue, int64_t now_us, ArbiterModel* model) const;
   // Weights of models at work do not make room for those that come meanwhile.
   void KeepAtWorkLocked(const View& view, std::span<const int32_t> coming, int64_t now_us)
@@ -170,16 +172,13 @@ class SchedulerImpl final : public Scheduler {
   uint64_t Budget() const {
     return device_budget_bytes_ - std::min(device_budget_bytes_, engine_->workspace_bytes());
   }
-  // KV that all running requests hold or take in their next step.
   uint64_t TakenKvLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Before a step: the workspace shrinks and sequences give way until the KV of the others fits
-  // beside the model's weights, which would stream in every step otherwise. False: not before what
-  // is being written down is free.
+  // Before a step: the workspace shrinks and sequences give way until KV fits beside the weights,
+  // which would stream in every step otherwise. False: not before what is written down is free.
   bool MakeRoomBesideWeightsLocked(ModelQueue* queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The most rows of a step whose workspace fits beside weights and KV.
   int32_t RowsWithRoomLocked(const ModelQueue& queue) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // After a step that failed for want of memory: sends the youngest sequence back to wait. False if
-  // there was only one in the whole scheduler.
+  // After a step without memory the youngest sequence goes back to wait; false: it is the only one.
   bool PreemptLocked(ModelQueue* preferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives back a victim's KV: written to disk first if reading it back will be cheaper than
   // computing it.
@@ -189,9 +188,8 @@ class SchedulerImpl final : public Scheduler {
   bool DropDraftsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Fails what the step ran, or makes room for it. False if nothing can go on until memory that is
   // being written down is free.
-  bool HandleStepError(ModelQueue* queue, const std::vector<LiveRequest*>& step,
+  bool HandleStepError(ModelQueue* queue, const StepWork& work, int64_t start_us,
                        const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Samples once; true if the request has ended, with `info` filled.
   bool Advance(LiveRequest* live, std::span<float> logits, FinishInfo* info);
   FinishInfo Info(const LiveRequest& live, FinishReason reason, absl::Status status) const;
   void Finish(Finished finished) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -204,13 +202,15 @@ class SchedulerImpl final : public Scheduler {
   Metrics* const metrics_;
   const uint64_t device_budget_bytes_;
 
+  LateCancels late_;
   mutable absl::Mutex mutex_;
   std::map<std::string, std::unique_ptr<ModelQueue>> queues_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, ServedName> names_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, LiveRequest*> live_ ABSL_GUARDED_BY(mutex_);
   std::vector<LiveRequest*> in_step_ ABSL_GUARDED_BY(mutex_);
-  std::string current_ ABSL_GUARDED_BY(mutex_);   // model that has the turn
-  std::string stepping_ ABSL_GUARDED_BY(mutex_);  // model whose step runs now, else empty
+  bool may_give_up_ ABSL_GUARDED_BY(mutex_) = false;  // the step under way, for a newcomer
+  std::string current_ ABSL_GUARDED_BY(mutex_);       // model that has the turn
+  std::string stepping_ ABSL_GUARDED_BY(mutex_);      // model whose step runs now, else empty
   int64_t last_work_us_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t turn_since_us_ ABSL_GUARDED_BY(mutex_) = 0;  // of `current_`
   // Tokens served, by tenant, as of requests that have ended; those at work at the last decision,

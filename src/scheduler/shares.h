@@ -19,15 +19,24 @@ class ComputeShares {
   // after it was last seen, so that its next request finds no long step under way.
   static constexpr int64_t kMemoryUs = 10'000'000;
   static constexpr int64_t kPresenceUs = 5'000'000;
+  static constexpr double kMostPromiseUs = 1e6;
   // The part of the others' time that guests may add to it.
   static constexpr double kGuestShare = 0.05;
-  // The longest that a guest's step should take while others are there.
-  static constexpr double kSliceUs = 10'000;
+  // What a piece of a guest's prompt should take while others are there. It is given up when one of
+  // those comes meanwhile.
+  static constexpr double kSliceUs = 20'000;
+  // Pieces of guests' prompts wait for a moment in which nobody else computes, for so long at most:
+  // even a small piece would make a step of others much longer.
+  static constexpr int64_t kMostHeldUs = 500'000;
 
   // Of tenants that are not named it is 1. REQUIRES: above 0.
   void SetWeights(std::map<std::string, double, std::less<>> weights);
-  // A request of the tenant waits or runs.
+  // A request of the tenant waits or runs. Who was not there begins level with who has had least:
+  // what it could have had before does not count, nor what others made of it.
   void See(std::string_view tenant, int band, int64_t now_us);
+  // What the prompts of the tenant's requests will take, from now until the next call; up to
+  // kMostPromiseUs it counts as if they had, so that a long prompt gives way from its beginning.
+  void Promise(std::string_view tenant, double us);
   // The tenant's requests have taken `us` of a step.
   void Charge(std::string_view tenant, double us, int64_t now_us);
 
@@ -40,6 +49,12 @@ class ComputeShares {
   void OnStep(double others_us, double guests_us);
   // Whether guests may run beside others now.
   bool GuestsMayRun() const { return credit_us_ > 0; }
+  // Whether that may be pieces of their prompts.
+  bool PiecesMayRun(int64_t now_us) const { return now_us - piece_us_ > kMostHeldUs; }
+  // A step held such a piece.
+  void NoteGuestPiece(int64_t now_us) { piece_us_ = now_us; }
+  // Whether several tenants are there. O(tenants).
+  bool Shared(int64_t now_us) const;
 
   // Microseconds of computing lately, decayed.
   double Used(std::string_view tenant, int64_t now_us) const;
@@ -50,15 +65,20 @@ class ComputeShares {
     double used_us = 0;
     int64_t used_at_us = 0;
     int64_t seen_us = 0;
+    double promised_us = 0;
     int band = 0;  // the best that it was seen in lately
   };
   double WeightOf(std::string_view tenant) const;
+  static double UsedBy(const Tenant& each, int64_t now_us);
   void Forget(int64_t now_us);
+  // The tenant comes.
+  void Level(std::string_view tenant, Tenant* each, int64_t now_us);
 
   std::map<std::string, double, std::less<>> weights_;
   std::map<std::string, Tenant, std::less<>> tenants_;
   int64_t band_seen_us_[3] = {0, 0, 0};  // 0: never
   double credit_us_ = 0;
+  int64_t piece_us_ = 0;  // when a piece of a guest's prompt was computed last
 };
 
 }  // namespace terrace::scheduler

@@ -24,14 +24,35 @@ constexpr int32_t kGuessRows = 16;
 constexpr int32_t kDraftCatchUpRows = 64;
 // What a step is held to that reads prompts, long ones too.
 constexpr double kLongestStepUs = 500'000;
-// Prompt rows of those who give way before it is known what a row costs.
-constexpr int32_t kUnknownGuestRows = 16;
+// The same when several tenants are there.
+constexpr double kLongStepUs = 100'000;
+// Prompt rows of those who give way: fewer take hardly less time, as the KV before them is read
+// once for all.
+constexpr int32_t kLeastGuestRows = 16;
+// Of the others: fewer a step would hardly ever end a prompt.
+constexpr int32_t kLeastRows = 8;
 // Prompt rows of one step whose logits are all computed: bounds the workspace.
 constexpr int32_t kScoredRows = 32;
 // Tokens without guesses after guesses were wrong again and again.
 constexpr int32_t kGuessPause = 16;
 
 }  // namespace
+
+int32_t SchedulerImpl::RowsInTimeLocked(const ModelQueue& queue, bool guests, int32_t depth,
+                                        const StepWork& work) {
+  // Whoever comes next finds no long step under way.
+  const int64_t now_us = clock_->NowUs();
+  const bool alone = work.entries.empty();
+  const StepBudget& budget = queue.budget;
+  if (!guests) {
+    // Of a large model, that reads its weights for long, steps stay worth that.
+    const double short_us = std::max(kLongStepUs, 4 * budget.AloneUs(1));
+    const double us = shares_.Shared(now_us) ? std::min(short_us, kLongestStepUs) : kLongestStepUs;
+    return budget.RowsWithin(us, depth, alone, kLeastRows, options_.step_tokens);
+  }
+  if (work.favoured && !shares_.PiecesMayRun(now_us)) return 0;
+  return budget.RowsWithin(ComputeShares::kSliceUs, depth, alone, kLeastGuestRows, kLeastGuestRows);
+}
 
 void SchedulerImpl::AddRowsLocked(ModelQueue* queue, bool guests, int64_t now_us, StepWork* work) {
   auto add = [&](LiveRequest* live, int32_t count) {
@@ -46,6 +67,7 @@ void SchedulerImpl::AddRowsLocked(ModelQueue* queue, bool guests, int64_t now_us
     entry.every = live->scores() &&
                   live->kv->length() + 1 < static_cast<int32_t>(live->request->prompt.size());
     work->entries.push_back(entry);
+    work->depths.push_back(live->kv->length());
     work->requests.push_back(live);
     (guests ? work->guests : work->favoured) = true;
     if (live->started_us != 0) return;
@@ -90,10 +112,9 @@ void SchedulerImpl::AddRowsLocked(ModelQueue* queue, bool guests, int64_t now_us
   if (prompts.empty()) return;
   int32_t room = queue->budget.PromptRows(work->decode_rows) - work->prompt_rows;
   room = std::min(room, RowsWithRoomLocked(*queue) - work->decode_rows - work->prompt_rows);
-  // Whoever comes next finds no long step under way.
-  const StepBudget& budget = queue->budget;
-  room = std::min(room, guests ? budget.RowsWithin(ComputeShares::kSliceUs, kUnknownGuestRows)
-                               : budget.RowsWithin(kLongestStepUs, room));
+  int32_t depth = 0;  // the deepest prompt counts for all
+  for (const LiveRequest* live : prompts) depth = std::max(depth, live->kv->length());
+  room = std::min(room, RowsInTimeLocked(*queue, guests, depth, *work));
   const std::vector<int32_t> rows = SharePromptRows(pending, std::max(room, 0));
   for (size_t i = 0; i < prompts.size(); ++i) {
     if (rows[i] == 0) continue;
@@ -225,7 +246,7 @@ bool SchedulerImpl::TakeLogits(LiveRequest* live, const engine::StepEntry& step_
 
 void SchedulerImpl::MeasureLocked(ModelQueue* queue, const StepWork& work, int64_t busy_us) {
   if (busy_us <= 0) return;
-  queue->budget.OnStep(work.decode_rows, work.prompt_rows, busy_us);
+  queue->budget.OnStep(work.decode_rows, work.prompt_rows, busy_us, work.depth());
   ChargeLocked(queue, work, busy_us);
   double& average = queue->prefill_tokens_per_s;
   // Beside streams, prompts are read in small pieces and seem slow; better than knowing nothing.
@@ -243,6 +264,7 @@ bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
     if (MakeRoomBesideWeightsLocked(queue)) BuildStepLocked(queue, start_us, &work);
     in_step_ = work.requests;
     step_cancel_.cancelled = false;
+    may_give_up_ = queue->missing_bytes == 0 && work.may_give_up();  // loads go on
     SetQueueGaugesLocked(*queue);
     if (work.entries.empty()) {
       stepping_.clear();
@@ -256,7 +278,7 @@ bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
       engine_->Step(*queue->model, work.entries, &step_cancel_);
   const int64_t waited_us = result.ok() ? result->weight_wait_us + result->kv_wait_us : 0;
   engine_->manager()->StepEnds(result.ok() ? clock_->NowUs() - start_us - waited_us : 0);
-  if (!result.ok()) return HandleStepError(queue, work.requests, result.status());
+  if (!result.ok()) return HandleStepError(queue, work, start_us, result.status());
   {
     absl::MutexLock lock(&mutex_);
     SettleEarlyLocked(work.requests, true, result->kv_wait_us);
@@ -288,6 +310,7 @@ bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
   Finished finished;
   {
     absl::MutexLock lock(&mutex_);
+    for (LiveRequest* live : work.requests) live->given_up = 0;
     for (auto& [live, info] : ended) {
       finished.emplace_back(TakeRunningLocked(queue, live), std::move(info));
     }

@@ -13,6 +13,19 @@
 
 namespace terrace::scheduler {
 
+// What one row of a prompt costs by how many tokens come before it: a straight line through the
+// last steps, older ones counting less and less.
+class RowCost {
+ public:
+  // A step's prompt rows took `us` each, behind `depth` tokens on average.
+  void Add(double depth, double us);
+  double Us(double depth) const;  // 0: not known yet
+
+ private:
+  // Sums over steps.
+  double weight_ = 0, depth_ = 0, us_ = 0, depth_depth_ = 0, depth_us_ = 0;
+};
+
 class StepBudget {
  public:
   // `step_rows`: most rows of a step. `stretch`: how much longer than its streams alone a step with
@@ -22,17 +35,19 @@ class StepBudget {
   // Prompt rows that may join `decode_rows` rows. 0 asks for a step without prompts, which is then
   // the measure for the next ones; that is asked for once in a while only.
   int32_t PromptRows(int32_t decode_rows);
-  // Prompt rows that take about `us` by what they cost last (deep in a long prompt a row costs many
-  // times what it does at the start); a few at least. `unknown`: before anything was measured.
-  int32_t RowsWithin(double us, int32_t unknown) const;
+  // Prompt rows behind `depth` tokens (deep in a long prompt a row costs many times what it does at
+  // the start) that take about `us`, in a step of their own or beside streams; `least` at least.
+  // `unknown`: before anything was measured.
+  int32_t RowsWithin(double us, double depth, bool alone, int32_t least, int32_t unknown) const;
   // What a step of so many decode rows alone takes; 0: not known yet.
   double AloneUs(int32_t decode_rows) const {
     return decode_rows <= 0 ? 0 : alone_[IndexOf(decode_rows)].us;
   }
-  // What one prompt row cost last; 0: not known yet.
-  double row_us() const { return row_us_; }
-  // Tells what a step took.
-  void OnStep(int32_t decode_rows, int32_t prompt_rows, int64_t took_us);
+  // What one prompt row costs; 0: not known yet.
+  double RowUs(double depth) const { return cost_.Us(depth); }
+  // Tells what a step took; `depth`: tokens before its prompt rows, on
+  // average; -1: says nothing of what rows cost.
+  void OnStep(int32_t decode_rows, int32_t prompt_rows, int64_t took_us, double depth = 0);
 
  private:
   // Steps of decode rows alone, for each power of two of rows.
@@ -50,7 +65,7 @@ class StepBudget {
   double stretch_;
   std::array<Alone, 32> alone_;
   double prompt_row_us_ = 0;  // moving average of what one more prompt row costs
-  double row_us_ = 0;         // the same in whatever step, by the last few
+  RowCost cost_;              // the same in whatever step
   int32_t last_rows_ = 0;     // prompt rows of the last mixed step
 };
 

@@ -2,6 +2,7 @@
 #ifndef TERRACE_SCHEDULER_STEP_WORK_H_
 #define TERRACE_SCHEDULER_STEP_WORK_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -31,9 +32,33 @@ struct StepWork {
   int32_t prompt_rows = 0;
   bool loads_are_urgent = false;
   bool guesses = false;
-  bool others = false;    // requests that give way to none are at work, here or elsewhere
-  bool favoured = false;  // some of them are in this step
-  bool guests = false;    // requests that give way to others are in it
+  std::vector<int32_t> depths;  // by entry: the tokens before its rows
+  bool others = false;          // requests that give way to none are at work, here or elsewhere
+  bool favoured = false;        // some of them are in this step
+  bool guests = false;          // requests that give way to others are in it
+
+  // Whether it may be given up for a newcomer and done again: not over and over, and KV on its way
+  // is used when it comes.
+  bool may_give_up() const {
+    constexpr int32_t kMostGivenUp = 3;
+    return decode_rows == 0 &&
+           std::all_of(requests.begin(), requests.end(), [](const LiveRequest* live) {
+             return live->given_up < kMostGivenUp && live->early == 0;
+           });
+  }
+  // A prompt is read in this entry, not just a stream's next token.
+  bool is_prompt(size_t i) const {
+    return entries[i].tokens.size() > 1 + static_cast<size_t>(entries[i].guessed);
+  }
+  // Tokens before the prompt rows, on average; -1: of some far more than of others, or no prompts.
+  double depth() const {
+    if (favoured && guests) return -1;
+    double sum = 0;
+    for (size_t i = 0; i < entries.size(); ++i) {
+      if (is_prompt(i)) sum += static_cast<double>(entries[i].tokens.size()) * depths[i];
+    }
+    return prompt_rows > 0 ? sum / prompt_rows : -1;
+  }
 };
 
 // What the arbiter decides on.
@@ -45,6 +70,15 @@ struct View {
   std::vector<ArbiterTenant> tenants;
   int32_t current = -1;
   int64_t deadline_us = 0;  // the first at which a waiting request gives up; 0: none
+  struct Seen {
+    int band = 0;            // the best of its requests
+    double promised_us = 0;  // what its prompts will take
+  };
+  std::vector<Seen> seen;  // of `tenants`
+
+  void NoteDeadline(int64_t us) {
+    if (us > 0 && (deadline_us == 0 || us < deadline_us)) deadline_us = us;
+  }
 };
 
 // Whether one of the coming models is waited for by somebody more urgent than those whose streams

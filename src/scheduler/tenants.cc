@@ -41,9 +41,24 @@ bool SchedulerImpl::IsGuestLocked(const LiveRequest& live, int64_t now_us) {
   return shares_.IsGuest(live.request->tenant, BandOf(live, now_us), now_us);
 }
 
+void SchedulerImpl::GiveUpStepLocked(const LiveRequest& newcomer, int64_t now_us) {
+  if (in_step_.empty() || !may_give_up_) return;
+  shares_.See(newcomer.request->tenant, BandOf(newcomer, now_us), now_us);
+  if (IsGuestLocked(newcomer, now_us)) return;
+  const bool guests_only = std::all_of(in_step_.begin(), in_step_.end(), [&](LiveRequest* live) {
+    mutex_.AssertHeld();
+    return IsGuestLocked(*live, now_us);
+  });
+  if (!guests_only) return;
+  may_give_up_ = false;
+  for (LiveRequest* live : in_step_) ++live->given_up;
+  step_cancel_.cancelled = true;
+}
+
 void SchedulerImpl::HoldGuestsLocked(View* view, int64_t now_us) {
   favoured_live_ = false;
   std::vector<char> favoured;  // by model: one who gives way to none can step, or waits
+  std::vector<char> streams;   // by model: one who gives way needs no more than its next token
   std::map<std::pair<std::string_view, int>, bool> known;
   auto is_guest = [&](const LiveRequest& live) {
     mutex_.AssertHeld();
@@ -53,24 +68,43 @@ void SchedulerImpl::HoldGuestsLocked(View* view, int64_t now_us) {
     return known[key] = shares_.IsGuest(key.first, key.second, now_us);
   };
   for (const auto& [name, queue] : queues_) {
-    bool some = false;
+    bool some = false, stream = false;
     for (const auto& live : queue->running) {
-      if (!live->can_step() || is_guest(*live)) continue;
-      favoured_live_ = some = true;
+      if (!live->can_step()) continue;
+      if (is_guest(*live)) {
+        stream |= live->pending() == 1;
+      } else {
+        favoured_live_ = some = true;
+      }
     }
     // One of many tells enough: those who wait are let in by the arbiter's order.
     if (!some && !queue->waiting.empty()) some = !is_guest(*queue->waiting.front());
     favoured.push_back(some);
+    streams.push_back(stream);
   }
-  if (!favoured_live_ || shares_.GuestsMayRun()) return;
-  for (size_t i = 0; i < favoured.size(); ++i) view->models[i].held = !favoured[i];
+  if (!favoured_live_) return;
+  const bool pieces = shares_.PiecesMayRun(now_us);
+  for (size_t i = 0; i < favoured.size(); ++i) {
+    const bool may_run = shares_.GuestsMayRun() && (pieces || streams[i]);
+    view->models[i].held = !favoured[i] && !may_run;
+  }
 }
 
 void SchedulerImpl::ChargeLocked(ModelQueue* queue, const StepWork& work, int64_t busy_us) {
   const auto us = static_cast<double>(busy_us);
-  double prompt_us = us;
+  std::vector<double> prompt_us(work.entries.size());  // by entry; 0 of streams
+  double prompts_us = 0;
+  for (size_t i = 0; i < prompt_us.size(); ++i) {
+    if (!work.is_prompt(i)) continue;
+    const double row_us = std::max(queue->budget.RowUs(work.depths[i]), 1e-3);
+    prompts_us += prompt_us[i] = row_us * static_cast<double>(work.entries[i].tokens.size());
+  }
+  // Of a step's time the streams take what they take alone, where that is known.
+  double all_prompts_us = us;
   if (work.decode_rows > 0) {
-    prompt_us = std::min(us / 2, work.prompt_rows * queue->budget.row_us());
+    const double alone_us = queue->budget.AloneUs(work.decode_rows);
+    all_prompts_us = alone_us > 0 ? std::max(us - alone_us, 0.0) : std::min(us / 2, prompts_us);
+    if (work.prompt_rows == 0) all_prompts_us = 0;
   }
   const int64_t now_us = clock_->NowUs();
   double guest_prompts_us = 0, guest_decode_us = 0;
@@ -78,9 +112,9 @@ void SchedulerImpl::ChargeLocked(ModelQueue* queue, const StepWork& work, int64_
   for (size_t i = 0; i < work.requests.size(); ++i) {
     const engine::StepEntry& entry = work.entries[i];
     const auto rows = static_cast<int32_t>(entry.tokens.size());
-    const bool prompt = rows > 1 + entry.guessed;
-    const double mine = prompt ? prompt_us * rows / std::max(work.prompt_rows, 1)
-                               : (us - prompt_us) * rows / std::max(work.decode_rows, 1);
+    const bool prompt = work.is_prompt(i);
+    const double mine = prompt ? all_prompts_us * prompt_us[i] / prompts_us
+                               : (us - all_prompts_us) * rows / std::max(work.decode_rows, 1);
     const std::string& tenant = work.requests[i]->request->tenant;
     metrics_->Count(MetricId::kTenantCompute, {tenant.empty() ? "default" : tenant}, mine * 1e-6);
     shares_.Charge(tenant, mine, now_us);
@@ -88,6 +122,7 @@ void SchedulerImpl::ChargeLocked(ModelQueue* queue, const StepWork& work, int64_
     (prompt ? guest_prompts_us : guest_decode_us) += mine;
     guest_rows += prompt ? 0 : rows;
   }
+  if (guest_prompts_us > 0) shares_.NoteGuestPiece(now_us);
   if (!work.others) return;
   // Rows that decode beside others often cost little: the weights are read anyway.
   const double with_us = queue->budget.AloneUs(work.decode_rows);
@@ -138,32 +173,33 @@ void SchedulerImpl::EnforceQuotasLocked() {
     for (;;) {
       int32_t running = 0;
       if (TenantKvLocked(tenant, &running) <= terms.memory_bytes || running < 2) break;
-      if (!PreemptTenantLocked(tenant)) break;
+      const auto its = [&](const LiveRequest& live) { return live.request->tenant == tenant; };
+      if (SendBackLocked(its) == nullptr) break;
     }
   }
 }
 
-bool SchedulerImpl::PreemptTenantLocked(std::string_view tenant) {
+ModelQueue* SchedulerImpl::SendBackLocked(absl::FunctionRef<bool(const LiveRequest&)> may) {
   ModelQueue* from = nullptr;
   size_t place = 0;
   int64_t youngest_us = -1;
   for (auto& [name, queue] : queues_) {
     for (size_t i = 0; i < queue->running.size(); ++i) {
       const LiveRequest& live = *queue->running[i];
-      if (live.request->tenant != tenant || live.submitted_us < youngest_us) continue;
+      if (live.submitted_us < youngest_us || !may(live)) continue;
       youngest_us = live.submitted_us;
       from = queue.get();
       place = i;
     }
   }
-  if (from == nullptr) return false;
+  if (from == nullptr) return nullptr;
   std::unique_ptr<LiveRequest> victim = std::move(from->running[place]);
   from->running.erase(from->running.begin() + static_cast<ptrdiff_t>(place));
   ReleaseVictimLocked(from, victim.get());
   from->waiting.push_front(std::move(victim));
   ++waiting_;
   SetQueueGaugesLocked(*from);
-  return true;
+  return from;
 }
 
 bool SchedulerImpl::QuotaHitLocked(const ModelQueue& queue,
@@ -182,7 +218,8 @@ bool SchedulerImpl::MakeRoomInQuotaLocked(const std::vector<LiveRequest*>& step)
     if (TermsLocked(tenant).memory_bytes == 0) continue;
     int32_t running = 0;
     TenantKvLocked(tenant, &running);
-    if (running > 1) return PreemptTenantLocked(tenant);
+    const auto its = [&](const LiveRequest& each) { return each.request->tenant == tenant; };
+    if (running > 1) return SendBackLocked(its) != nullptr;
   }
   return false;
 }

@@ -130,6 +130,13 @@ std::string HttpShared::NewRequestId() {
   return fmt::format("req-{:016x}", Hash64(&number, sizeof(number), options.id_seed));
 }
 
+void IoThread::Run() {
+  while (!replaced.load(std::memory_order_relaxed) && context.run_one() > 0) {
+  }
+  StayIfReplaced();
+  context.run();
+}
+
 const std::string& IoThread::Date(int64_t wall_us) {
   const int64_t second = wall_us / 1'000'000;
   if (second != date_second) {
@@ -200,6 +207,7 @@ asio::awaitable<void> HttpConnection::Run() {
     if (read) {
       shared_->ExchangeBegins();
       if (!preflight_) shared_->handler->Handle(exchange_);
+      io_->StayIfReplaced();
       co_await Answer();
       FinishExchange();
     }

@@ -24,6 +24,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "obs/trace.h"
 #include "server/api_error.h"
 #include "server/exchange.h"
@@ -63,6 +64,18 @@ struct IoThread {
   int64_t date_second = -1;
   std::string date;
 
+  // Set once another thread has taken over, because this one hung: it does nothing more until
+  // `may_go_on`.
+  std::atomic<bool> replaced{false};
+  absl::Notification may_go_on;
+
+  // What the thread does.
+  void Run();
+  // To be called after what may hang.
+  void StayIfReplaced() {
+    if (!replaced.load(std::memory_order_relaxed)) return;
+    if (std::this_thread::get_id() == thread.get_id()) may_go_on.WaitForNotification();
+  }
   // "Sun, 06 Nov 1994 08:49:37 GMT"
   const std::string& Date(int64_t wall_us);
 };

@@ -8,7 +8,9 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <future>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "obs/log.h"
@@ -25,6 +27,8 @@ using Tcp = asio::ip::tcp;
 constexpr int kBacklog = 4096;
 // Rest after an accept that failed, such as for want of file descriptors.
 constexpr auto kAcceptRest = std::chrono::milliseconds(100);
+// Within which a thread turns to what it is given; else it hangs.
+constexpr auto kTellTime = std::chrono::milliseconds(100);
 
 struct Listener {
   Listener(asio::io_context& context, Door which) : acceptor(context), rest(context), door(which) {}
@@ -57,6 +61,7 @@ class HttpServerImpl final : public HttpServer {
 
   std::shared_ptr<HttpShared> shared_ = std::make_shared<HttpShared>();  // with the connections
   std::vector<std::shared_ptr<IoThread>> threads_;
+  std::vector<std::thread> rescue_;  // in the place of those that hang
   std::vector<asio::executor_work_guard<asio::io_context::executor_type>> work_;
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::vector<uint16_t> ports_;
@@ -121,7 +126,7 @@ void HttpServerImpl::Start(HttpHandler* handler) {
   for (auto& io : threads_) {
     io->thread = std::thread([io = io.get()] {
       os::NameThisThread("http");
-      io->context.run();
+      io->Run();
     });
   }
 }
@@ -173,10 +178,20 @@ std::vector<int> HttpServerImpl::listeners() const {
 
 void HttpServerImpl::FailAll(const ApiError& error) {
   shared_->draining.store(true);
+  std::vector<std::future<void>> told;
   for (auto& io : threads_) {
-    asio::post(io->context, [io = io.get(), error] {
+    auto done = std::make_shared<std::promise<void>>();
+    told.push_back(done->get_future());
+    asio::post(io->context, [io = io.get(), error, done] {
       for (HttpConnection* connection : io->connections) connection->FailOpen(error);
+      done->set_value();
     });
+  }
+  for (size_t i = 0; i < told.size(); ++i) {
+    if (told[i].wait_for(kTellTime) == std::future_status::ready) continue;
+    // The thread waits in a handler for what hangs: another goes on with its other connections.
+    threads_[i]->replaced.store(true);
+    rescue_.emplace_back([io = threads_[i]] { io->context.run(); });
   }
 }
 
@@ -185,6 +200,15 @@ void HttpServerImpl::Stop() {
   if (shared_->handler == nullptr) {
     listeners_.clear();
     return;
+  }
+  for (auto& io : threads_) {
+    if (io->replaced.load()) io->context.stop();
+  }
+  for (std::thread& thread : rescue_) thread.join();
+  for (auto& io : threads_) {
+    if (!io->replaced.load()) continue;
+    io->context.restart();
+    io->may_go_on.Notify();
   }
   asio::post(threads_[0]->context, [this] {
     for (auto& listener : listeners_) {

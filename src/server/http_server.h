@@ -89,8 +89,8 @@ class HttpServer {
   virtual std::vector<int> listeners() const = 0;
 
   // Tells every client that waits for an answer, or reads one, that it will not come: with `error`
-  // in the shape of its API. Returns at once; for a server whose handlers hang and which is about
-  // to end.
+  // in the shape of its API; also those whose IO thread hangs in a handler. Returns within a
+  // moment; for a server whose handlers hang and which is about to end.
   virtual void FailAll(const ApiError& error) = 0;
 
   // Ends everything, telling the exchanges left that their clients have gone, and joins.

@@ -69,7 +69,8 @@ SensorReading Sensors::Read() {
   const double seconds = last_us_ == 0 ? 0 : static_cast<double>(out.time_us - last_us_) * 1e-6;
   last_us_ = out.time_us;
 
-  const tier::TierSnapshot tiers = deps_.tiers();
+  const std::shared_ptr<const EngineReading> engine = deps_.view->Read();
+  const tier::TierSnapshot& tiers = engine->tiers;
   out.device_used_bytes = tiers.device_used_bytes;
   out.device_budget_bytes = tiers.device_budget_bytes;
   double to_device = 0, from_disk = 0;
@@ -101,7 +102,7 @@ SensorReading Sensors::Read() {
     }
   }
 
-  const scheduler::SchedulerState queue = deps_.queue();
+  const scheduler::SchedulerState& queue = engine->queue;
   for (const scheduler::ModelQueueState& model : queue.models) {
     out.waiting += model.waiting;
     out.running += model.running;

@@ -12,8 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "scheduler/scheduler.h"
-#include "tier/tier_manager.h"
+#include "server/engine_view.h"
 
 namespace terrace {
 class Clock;
@@ -45,8 +44,7 @@ struct SensorReading {
 struct SensorDeps {
   const Clock* clock = nullptr;
   device::Device* device = nullptr;
-  std::function<tier::TierSnapshot()> tiers;
-  std::function<scheduler::SchedulerState()> queue;
+  EngineView* view = nullptr;
 };
 
 class Sensors {

@@ -1,9 +1,11 @@
 #include "server/tier_metrics.h"
 
 #include <array>
+#include <memory>
 #include <string_view>
 
 #include "obs/metrics.h"
+#include "server/engine_view.h"
 #include "tier/tier_manager.h"
 
 namespace terrace::server {
@@ -14,7 +16,11 @@ constexpr std::array<std::string_view, 4> kKinds = {"weights", "kv", "workspace"
 
 }  // namespace
 
-void UpdateTierMetrics(const tier::TierSnapshot& snapshot, Metrics* metrics) {
+bool UpdateTierMetrics(EngineView* view, Metrics* metrics) {
+  bool fresh = true;
+  const std::shared_ptr<const EngineReading> reading = view->Read(&fresh);
+  const tier::TierSnapshot& snapshot = reading->tiers;
+  metrics->Set(MetricId::kEngineStale, {}, static_cast<double>(view->StaleUs()) * 1e-6);
   // Kinds that hold nothing are shown as 0, so that a gauge comes down again.
   std::array<std::array<double, kKinds.size()>, kTiers.size()> bytes{};
   for (const tier::LedgerLine& line : snapshot.ledger) {
@@ -44,6 +50,7 @@ void UpdateTierMetrics(const tier::TierSnapshot& snapshot, Metrics* metrics) {
   metrics->Set(MetricId::kLoadLimit, {}, snapshot.load_limit_bytes_per_s);
   metrics->CounterFor(MetricId::kChecksumFailures)
       .RaiseTo(static_cast<double>(snapshot.checksum_failures));
+  return fresh;
 }
 
 }  // namespace terrace::server

@@ -11,6 +11,8 @@ class Watchdog {
   // What is seen of the engine at one moment.
   struct Sample {
     int64_t now_us = 0;
+    // The engine let nobody look at it: what this tells of its work is from before.
+    bool stale = false;
     bool has_work = false;     // requests are waiting or running
     int64_t last_step_us = 0;  // clock time of the last finished step
     uint64_t pins = 0;         // segments of weights handed out: several a step
@@ -23,6 +25,8 @@ class Watchdog {
   // machine, or a store that does not answer. It is believed this many times as long, since an
   // endless loop looks the same.
   static constexpr int kPatience = 20;
+  // Looks further apart count as this far: the process, or the machine, stood still meanwhile.
+  static constexpr int64_t kMostGapUs = 1'000'000;
 
   explicit Watchdog(int64_t timeout_us) : timeout_us_(timeout_us) {}
 
@@ -35,6 +39,7 @@ class Watchdog {
   Sample last_;  // the last that showed progress
   Sample before_;
   bool seen_ = false;
+  int64_t still_us_ = 0;
 };
 
 }  // namespace terrace::server

@@ -12,7 +12,7 @@ import threading
 import time
 
 import pytest
-from conftest import GOLDEN, TINY
+from conftest import GOLDEN, TINY, make_model
 from test_openai_client import END, wait_until_still
 
 MODEL = "tiny-qwen2"
@@ -224,9 +224,11 @@ def test_requests_whose_clients_left_are_not_started(servers):
 # ---- A46: a port that is taken ----
 
 
-def test_a46_a_taken_port_is_told_before_anything_else(servers):
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a46_a_taken_port_is_told_before_anything_else(servers, host):
     server = servers.start({MODEL: TINY[MODEL]}, memory={"device_budget": "64MiB"})
-    second = servers.start({MODEL: TINY[MODEL]}, wait=False, server={"port": server.port})
+    taken = {"port": server.port, "host": host}
+    second = servers.start({MODEL: TINY[MODEL]}, wait=False, server=taken)
     second.folder.mkdir(parents=True, exist_ok=True)
     config = second.folder / "terrace.yaml"
     config.write_text(json.dumps(second.config))
@@ -240,7 +242,12 @@ def test_a46_a_taken_port_is_told_before_anything_else(servers):
     assert time.monotonic() - start < 2
     assert ended.returncode != 0
     message = ended.stdout + ended.stderr
-    assert "127.0.0.1" in message and str(server.port) in message
+    assert host in message and str(server.port) in message
+    assert "model opened" not in message and "device ready" not in message
+    assert server.post("/v1/chat/completions", SHORT)[0] == 200
+    # A restart right after a stop, with connections that linger.
+    assert server.stop() == 0
+    server.start()
     assert server.post("/v1/chat/completions", SHORT)[0] == 200
 
 
@@ -273,6 +280,22 @@ def test_a47_terminate_lets_streams_end_and_refuses_what_comes(servers):
     streamer.join()
     assert results["answer"].usage["completion_tokens"] == 16 * 1900
     assert server.process.wait(20) == 0
+
+
+def test_a47_a_second_signal_ends_it_at_once(servers):
+    server = servers.start({MODEL: TINY[MODEL]}, memory={"device_budget": "64MiB"})
+    clients = [raw(server, LONG | {"stream": True, "n": 16}) for _ in range(8)]
+    while server.metric("terrace_running_requests") == 0:
+        time.sleep(0.005)
+    server.process.terminate()
+    while server.get("/ready")[0] == 200:
+        time.sleep(0.005)
+    assert server.process.poll() is None, "it drains"
+    start = time.monotonic()
+    server.process.terminate()
+    assert server.process.wait(20) == 0 and time.monotonic() - start < 2
+    for client in clients:
+        client.close()
 
 
 def test_a47_an_idle_server_ends_at_once(servers):
@@ -312,13 +335,28 @@ def check_metrics(server):
     return took
 
 
-def test_a49_health_and_metrics_answer_during_200_streams_and_a_long_prompt(tiny):
-    big = LONG | {"messages": [{"role": "user", "content": "word " * 350}]}
-    long_stream = LONG | {"stream": True, "n": 1}
-    clients = [raw(tiny, long_stream) for _ in range(200)] + [raw(tiny, big)]
+def long_model(folder):
+    """A generated model with room for a prompt that takes it many seconds."""
+    path = make_model("small", 1, folder)
+    whole = bytearray(path.read_bytes())
+    key = b".context_length"
+    at = whole.index(key) + len(key) + 4
+    whole[at : at + 4] = struct.pack("<I", 65536)
+    path.write_bytes(whole)
+    return path
+
+
+def test_a49_health_and_metrics_answer_during_200_streams_and_a_long_prompt(servers, tmp_path):
+    files = {MODEL: TINY[MODEL], "long": long_model(tmp_path)}
+    tiny = servers.start(files, memory={"device_budget": "2GiB"})
+    big = {"model": "long", "prompt": "a b c d e f g h " * 2000, "max_tokens": 1}
+    long_stream = LONG | {"stream": True, "n": 4}
+    clients = [raw(tiny, long_stream) for _ in range(200)] + [raw(tiny, big, "/v1/completions")]
     try:
         health, metrics = [], []
-        while tiny.metric("terrace_queue_length") + tiny.metric("terrace_running_requests") < 150:
+        while tiny.metric("terrace_queue_length") + tiny.metric("terrace_running_requests") < 800:
+            time.sleep(0.02)
+        while tiny.metric("terrace_running_requests", model="long") == 0:
             time.sleep(0.02)
         for _ in range(8):
             start = time.monotonic()
@@ -327,6 +365,7 @@ def test_a49_health_and_metrics_answer_during_200_streams_and_a_long_prompt(tiny
             metrics.append(check_metrics(tiny))
             time.sleep(0.5)
         assert tiny.metric("terrace_running_requests") > 0, "the streams ended too early"
+        assert tiny.metric("terrace_running_requests", model="long") == 1, "too short a prompt"
         # All of them are quick. One may fall on a moment in which the machine, not the server, was
         # busy with something else; the worst is still no time-out.
         assert sorted(health)[-2] < 0.1 and max(health) < 1, health

@@ -5,6 +5,7 @@ Cases A34, A35, A45, A48 and A50 of public bug reports are named where they are 
 import concurrent.futures
 import json
 import os
+import random
 import re
 import socket
 import ssl
@@ -158,11 +159,13 @@ def test_a50_preflights_need_no_key_and_origins_are_not_echoed_to_others(servers
         ("Bearer", made["key"], 200),
         ("bearer", made["key"], 200),
         ("Bearer", "wrong", 401),
+        ("Bearer", "", 401),
+        ("", "", 401),
     ):
-        status, headers, body = server.request(
-            "POST", CHAT, SHORT, {"Origin": good, "Authorization": f"{scheme} {key}"}
-        )
+        asked_with = {"Authorization": f"{scheme} {key}"} if scheme else {}
+        status, headers, body = server.request("POST", CHAT, SHORT, {"Origin": good} | asked_with)
         assert status == wanted and headers["access-control-allow-origin"] == good
+        assert "access-control-allow-credentials" not in headers
         assert status == 200 or json.loads(body)["error"]["message"]
 
 
@@ -185,17 +188,20 @@ def test_a45_bodies_however_they_are_framed(tiny):
     whole = exchange(tiny, head + f"Content-Length: {len(text)}\r\n\r\n".encode() + text)
     chunks = b"".join(b"1\r\n" + text[i : i + 1] + b"\r\n" for i in range(len(text))) + b"0\r\n\r\n"
     chunked = exchange(tiny, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
-    # A client that waits for the go-ahead gets it at once.
-    with socket.create_connection(("127.0.0.1", tiny.port), timeout=20) as client:
-        padded = text + b" " * (2048 - len(text))
-        client.sendall(head + b"Expect: 100-continue\r\nContent-Length: 2048\r\n\r\n")
-        start = time.monotonic()
-        assert client.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        assert time.monotonic() - start < 5
-        client.sendall(padded)
-        expected = b""
-        while piece := client.recv(65536):
-            expected += piece
+    # A client that waits for the go-ahead gets it at once; the machine may be busy, not each time.
+    waits = []
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", tiny.port), timeout=20) as client:
+            padded = text + b" " * (2048 - len(text))
+            client.sendall(head + b"Expect: 100-continue\r\nContent-Length: 2048\r\n\r\n")
+            start = time.monotonic()
+            assert client.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            waits.append(time.monotonic() - start)
+            client.sendall(padded)
+            expected = b""
+            while piece := client.recv(65536):
+                expected += piece
+    assert min(waits) < 0.1, waits
     answers = [json.loads(a[a.index(b"{") :]) for a in (whole, chunked, expected)]
     contents = [answer["choices"][0]["message"]["content"] for answer in answers]
     assert contents[0] == contents[1] == contents[2]
@@ -309,21 +315,30 @@ def streaming(server, body):
 
 def test_a34_a_long_stream_ends_whole_and_the_other_is_then_served(one_at_a_time):
     server = one_at_a_time
+    alone = server.stream(CHAT, LONG).text
+    other = SHORT | {"model": "tiny-qwen3"}
+    text = server.post(CHAT, other)[1]["choices"][0]["message"]["content"]
     answer = streaming(server, LONG)
-    status, body = server.post(CHAT, SHORT | {"model": "tiny-qwen3"})
+    status, body = server.post(CHAT, other)
     assert answer.done(), "it waited until the stream had ended"
     assert status == 200, body
+    assert body["choices"][0]["message"]["content"] == text
     assert answer.result().usage["completion_tokens"] == 1900
-    assert answer.result().finish_reason == "length"
+    assert answer.result().finish_reason == "length" and answer.result().text == alone
 
 
 def test_a34_who_may_not_wait_is_told_and_the_stream_stays_whole(one_at_a_time):
     server = one_at_a_time
     answer = streaming(server, LONG)
     other = SHORT | {"model": "tiny-qwen3"}
-    status, headers, body = server.request("POST", CHAT, other, {"X-Terrace-Swap": "wait:0"})
-    assert not answer.done(), "too short a stream to show anything"
-    assert status == 503 and int(headers["retry-after"]) >= 1, body
+    for limit_s in (0, 0.1):
+        start = time.monotonic()
+        status, headers, body = server.request(
+            "POST", CHAT, other, {"X-Terrace-Swap": f"wait:{limit_s}"}
+        )
+        assert time.monotonic() - start >= limit_s
+        assert not answer.done(), "too short a stream to show anything"
+        assert status == 503 and int(headers["retry-after"]) >= 1, body
     assert "did not get its turn" in json.loads(body)["error"]["message"]
     loads = server.metric("terrace_segment_loads_total", model="tiny-qwen3")
     assert answer.result().usage["completion_tokens"] == 1900
@@ -347,8 +362,9 @@ def test_a35_cold_requests_at_once_are_all_answered(servers):
     )
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         # One is loaded and idle; the two others are asked for within a millisecond.
-        for round in range(100):
-            idle, *others = sorted(files, key=lambda name: hash((round, name)))
+        rng = random.Random(35)
+        for _ in range(100):
+            idle, *others = rng.sample(sorted(files), 3)
             assert server.post(CHAT, SHORT | {"model": idle})[0] == 200
             asked = [pool.submit(server.post, CHAT, SHORT | {"model": name}) for name in others]
             for answer in asked:
@@ -357,12 +373,13 @@ def test_a35_cold_requests_at_once_are_all_answered(servers):
     assert server.metric("terrace_segment_loads_total") > 0
     assert server.stop() == 0
     # The other way to come upon it: three models on a server that has just begun.
-    for _ in range(3):
+    for _ in range(20):
         server.start()
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             asked = [pool.submit(server.post, CHAT, SHORT | {"model": name}) for name in files]
             assert [answer.result(timeout=60)[0] for answer in asked] == [200] * 3
         assert server.stop() == 0
+    assert " error " not in server.log()
 
 
 # ---- A48: reload ----
@@ -399,6 +416,7 @@ def test_a48_bad_files_change_nothing_and_good_ones_only_what_they_change(server
     for number, text in enumerate(bad, 1):
         write_config(server, text)
         assert until(lambda: reloads(server, "error") == number), server.log()
+        assert number > 1 or streamer.is_alive(), "too short a stream to show anything"
         assert server.post(CHAT, SHORT | {"model": "second"})[0] == 200
     assert "not used" in server.log() and "modells" in server.log()
     write_config(

@@ -20,8 +20,8 @@ TEST(ComputeShares, WhoHasHadMoreThanItsShareGivesWayUntilSharesAreEven) {
   ComputeShares shares;
   int64_t now = kSecond;
   shares.See("greedy", 1, now);
-  shares.Charge("greedy", 3e6, now);
   shares.See("modest", 1, now);
+  shares.Charge("greedy", 3e6, now);
   EXPECT_TRUE(shares.IsGuest("greedy", 1, now));
   EXPECT_FALSE(shares.IsGuest("modest", 1, now));
   shares.Charge("modest", 2.9e6, now);
@@ -34,6 +34,35 @@ TEST(ComputeShares, WhoHasHadMoreThanItsShareGivesWayUntilSharesAreEven) {
   shares.See("modest", 1, now);
   EXPECT_TRUE(shares.IsGuest("modest", 1, now));
   EXPECT_FALSE(shares.IsGuest("modest", 1, now + 1));
+}
+
+TEST(ComputeShares, WhoComesBeginsLevelWithThoseThere) {
+  ComputeShares shares;
+  shares.See("modest", 1, kSecond);
+  EXPECT_FALSE(shares.Shared(kSecond));
+  shares.Charge("modest", 4e6, kSecond);
+  shares.See("greedy", 1, kSecond);
+  EXPECT_TRUE(shares.Shared(kSecond));
+  EXPECT_FALSE(shares.IsGuest("modest", 1, kSecond)) << "it used what nobody else wanted";
+  EXPECT_EQ(shares.Used("greedy", kSecond), 4e6);
+  shares.Charge("greedy", 0.3e6, kSecond);
+  EXPECT_TRUE(shares.IsGuest("greedy", 1, kSecond));
+  EXPECT_FALSE(shares.IsGuest("modest", 1, kSecond));
+}
+
+TEST(ComputeShares, ALongPromptGivesWayFromItsBeginning) {
+  ComputeShares shares;
+  for (const char* tenant : {"a", "b"}) shares.See(tenant, 1, kSecond);
+  for (const char* tenant : {"a", "b"}) shares.Charge(tenant, 1e6, kSecond);
+  shares.Promise("a", 30e6);
+  shares.Promise("b", 2'000);
+  EXPECT_TRUE(shares.IsGuest("a", 1, kSecond));
+  shares.Charge("b", 2 * ComputeShares::kMostPromiseUs, kSecond);
+  EXPECT_FALSE(shares.IsGuest("a", 1, kSecond)) << "for so long only";
+  EXPECT_TRUE(shares.IsGuest("b", 1, kSecond));
+  shares.Promise("b", 30e6);
+  shares.Charge("a", 2 * ComputeShares::kMostPromiseUs, kSecond);
+  EXPECT_FALSE(shares.IsGuest("a", 1, kSecond)) << "both have long ones";
 }
 
 TEST(ComputeShares, SharesAreByWeight) {

@@ -130,16 +130,31 @@ TEST(SharePromptRows, ShortOnesPassALongOneThatGoesOnToo) {
   EXPECT_EQ(pending[0], 4096 - 16 * 24);
 }
 
-TEST(StepBudget, RowsWithinATimeFollowWhatTheyCostNow) {
+TEST(StepBudget, RowsWithinATimeFollowWhatTheyCostAtTheirDepth) {
   StepBudget budget(512, 1.7);
-  EXPECT_EQ(budget.RowsWithin(10'000, 16), 16) << "nothing is known yet";
+  EXPECT_EQ(budget.RowsWithin(10'000, 0, false, 8, 16), 16) << "nothing is known yet";
   budget.OnStep(0, 512, 51'200);  // 100 us a row
-  EXPECT_EQ(budget.RowsWithin(10'000, 16), 100);
-  EXPECT_EQ(budget.RowsWithin(1e9, 16), 512);
-  // Deep in a long prompt a row costs ten times that.
-  for (int i = 0; i < 12; ++i) budget.OnStep(0, 100, 100'000);
-  EXPECT_NEAR(budget.RowsWithin(100'000, 16), 100, 2);
-  EXPECT_EQ(budget.RowsWithin(1, 16), 8) << "a few are always read";
+  EXPECT_EQ(budget.RowsWithin(10'000, 0, false, 8, 16), 100);
+  EXPECT_EQ(budget.RowsWithin(1e9, 0, false, 8, 16), 512);
+  // Short prompts come in turn with one that is long: a row costs ten times as much deep in it.
+  auto cost_us = [](double depth) { return 100 + 900 * depth / 20'000; };
+  for (int i = 0; i < 60; ++i) {
+    const double depth = i % 4 == 0 ? 0 : 300.0 * i;
+    budget.OnStep(0, 20, static_cast<int64_t>(20 * cost_us(depth)), depth);
+  }
+  EXPECT_NEAR(budget.RowsWithin(100'000, 20'000, false, 8, 16), 100, 5);
+  EXPECT_NEAR(budget.RowsWithin(20'000, 0, false, 8, 16), 200, 10);
+  EXPECT_EQ(budget.RowsWithin(1, 20'000, false, 8, 16), 8) << "a few are always read";
+  EXPECT_EQ(budget.RowsWithin(1, 20'000, false, 1, 16), 1);
+}
+
+TEST(StepBudget, AStepWithoutStreamsPaysForTheWeightsToo) {
+  StepBudget budget(512, 1.7);
+  budget.OnStep(1, 0, 2'000);
+  budget.OnStep(0, 80, 10'000);  // 100 us a row
+  EXPECT_EQ(budget.RowsWithin(10'000, 0, true, 1, 16), 80);
+  EXPECT_EQ(budget.RowsWithin(10'000, 0, false, 1, 16), 100);
+  EXPECT_EQ(budget.RowsWithin(1'000, 0, true, 1, 16), 1);
 }
 
 }  // namespace
