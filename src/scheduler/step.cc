@@ -36,6 +36,21 @@ constexpr int32_t kScoredRows = 32;
 // Tokens without guesses after guesses were wrong again and again.
 constexpr int32_t kGuessPause = 16;
 
+int64_t WaitedUs(const engine::StepResult& result) {
+  return result.weight_wait_us + result.kv_wait_us;
+}
+
+// The engine's step, of which the tier manager is told.
+absl::StatusOr<engine::StepResult> Compute(const ModelQueue& queue, const StepWork& work,
+                                           const tier::CancelFlag* cancel, engine::Engine* engine,
+                                           const Clock& clock) {
+  const int64_t start_us = clock.NowUs();
+  AnnounceStep(queue, work, engine->manager());  // starting reads takes this thread's time, too
+  absl::StatusOr<engine::StepResult> result = engine->Step(*queue.model, work.entries, cancel);
+  engine->manager()->StepEnds(result.ok() ? clock.NowUs() - start_us - WaitedUs(*result) : 0);
+  return result;
+}
+
 }  // namespace
 
 int32_t SchedulerImpl::RowsInTimeLocked(const ModelQueue& queue, bool guests, int32_t depth,
@@ -273,11 +288,8 @@ bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
   }
   GuessAhead(queue, &work);
   start_us = clock_->NowUs();
-  AnnounceStep(*queue, work, engine_->manager());  // starting reads takes this thread's time, too
   absl::StatusOr<engine::StepResult> result =
-      engine_->Step(*queue->model, work.entries, &step_cancel_);
-  const int64_t waited_us = result.ok() ? result->weight_wait_us + result->kv_wait_us : 0;
-  engine_->manager()->StepEnds(result.ok() ? clock_->NowUs() - start_us - waited_us : 0);
+      Compute(*queue, work, &step_cancel_, engine_, *clock_);
   if (!result.ok()) return HandleStepError(queue, work, start_us, result.status());
   {
     absl::MutexLock lock(&mutex_);
@@ -321,7 +333,7 @@ bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
     totals_.last_step_us = last_work_us_;
     totals_.prompt_tokens += prompt_tokens;
     totals_.generated_tokens += generated;
-    MeasureLocked(queue, work, last_work_us_ - start_us - waited_us);
+    MeasureLocked(queue, work, last_work_us_ - start_us - WaitedUs(*result));
     SetQueueGaugesLocked(*queue);
   }
   Finish(std::move(finished));
