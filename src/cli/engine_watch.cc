@@ -18,7 +18,10 @@ constexpr int kNotifyEvery = 4;
 }  // namespace
 
 EngineWatch::EngineWatch(int64_t timeout_us, EngineWatchDeps deps)
-    : timeout_us_(timeout_us), deps_(std::move(deps)), thread_([this] { Watch(); }) {}
+    : timeout_us_(timeout_us), deps_(std::move(deps)) {
+  deps_.link->Beat();  // from now on the supervisor need not be patient
+  thread_ = std::thread([this] { Watch(); });
+}
 
 EngineWatch::~EngineWatch() {
   {

@@ -89,8 +89,8 @@ class Server {
     RaiseFileLimit();
     RETURN_IF_ERROR(Bind());
     RETURN_IF_ERROR(Start());
-    if (lineage_.last.empty()) PrintPorts();
     StartWatching();
+    if (lineage_.last.empty()) PrintPorts();
     NotifyManager("READY=1");
     if (WaitForEnd(&signals, drained.get()) == 0) return absl::OkStatus();
 

