@@ -2,6 +2,7 @@
 faults on request. It checks no signatures.
 """
 
+import contextlib
 import hashlib
 import http.server
 import re
@@ -11,12 +12,14 @@ import time
 
 class ObjectServer:
     """`objects`: path to bytes. `fault`: called with (path, first byte; None for a HEAD), returns
-    None, a status to refuse with, or one of "reset", "short", "wrong", "stall"."""
+    None, a status to refuse with, or one of "reset", "short", "wrong", "stall" or "slow":
+    half of the body, then the rest once `gate` is set, at most 60 s later."""
 
     def __init__(self):
         self.objects = {}
         self.fault = lambda path, first: None
         self.gets = []  # (path, first byte)
+        self.gate = threading.Event()
         self.lock = threading.Lock()
         owner = self
 
@@ -76,8 +79,15 @@ class ObjectServer:
             request.close_connection = True
             request.connection.close()
             return
-        request.wfile.write(piece)
+        if fault == "slow":
+            request.wfile.write(piece[: len(piece) // 2])
+            request.wfile.flush()
+            self.gate.wait(60)
+            piece = piece[len(piece) // 2 :]
+        with contextlib.suppress(ConnectionError):  # who did not wait
+            request.wfile.write(piece)
 
     def stop(self):
+        self.gate.set()
         self.server.shutdown()
         self.server.server_close()
