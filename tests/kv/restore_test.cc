@@ -10,12 +10,15 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "base/clock.h"
 #include "base/hash.h"
@@ -49,16 +52,34 @@ class HeldReader final : public storage::BlockReader {
       return;
     }
     below_->Read(file, offset, out, [this, offset, done = std::move(done)](absl::Status status) {
-      if (offset >= hold_from) open.WaitForNotification();
+      {
+        absl::MutexLock lock(&mutex_);
+        if (offset >= hold_from && !open_) {  // others' reads end meanwhile
+          held_.emplace_back([done, status] { done(status); });
+          return;
+        }
+      }
       done(std::move(status));
     });
+  }
+  // From now on nothing is held up.
+  void Open() {
+    std::vector<std::function<void()>> held;
+    {
+      absl::MutexLock lock(&mutex_);
+      open_ = true;
+      held.swap(held_);
+    }
+    for (const auto& end : held) end();
   }
 
   std::function<bool(const std::string&, uint64_t)> fail;  // set before use
   uint64_t hold_from = UINT64_MAX;
-  absl::Notification open;
 
  private:
+  absl::Mutex mutex_;
+  bool open_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::function<void()>> held_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<storage::DiskReader> below_;
 };
 
@@ -181,7 +202,7 @@ TEST_F(RestoreTest, FirstLayersAreThereWhileLaterOnesAreStillRead) {
   cancel.cancelled = true;
   EXPECT_TRUE(absl::IsCancelled(restore_->AwaitLayer(6, &cancel)));
   EXPECT_FALSE(done_.HasBeenNotified());
-  reader_->open.Notify();
+  reader_->Open();
   EXPECT_TRUE(restore_->AwaitLayer(kLayers - 1, nullptr).ok());
   EXPECT_TRUE(restore_->AwaitAll(nullptr).ok());
   done_.WaitForNotification();
@@ -301,7 +322,7 @@ TEST_F(RestoreTest, ACacheThatEndsDoesNotWaitForTheDisk) {
   begun_.WaitForNotification();
   std::thread opener([this] {
     while (manager_->disk_load().queued_bytes > 0) std::this_thread::yield();
-    reader_->open.Notify();  // what was on its way when the rest was given up
+    reader_->Open();  // what was on its way when the rest was given up
   });
   cache_.reset();
   opener.join();
