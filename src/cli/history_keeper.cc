@@ -64,6 +64,7 @@ tier::UseHistory HistoryKeeper::Load(const std::string& model) {
   history.uses = record.uses;
   history.by_hour = record.by_hour;
   history.weight = record.weight;
+  history.weighed_us = history.use_began_us;
   const double days =
       static_cast<double>(clock_->NowUs() - history.first_us) / tier::UseHistory::kDayUs;
   if (days > kMostDays) {
@@ -87,7 +88,7 @@ absl::Status HistoryKeeper::Save() {
                        .first_us = history.first_us + shift_us,
                        .uses = history.uses,
                        .by_hour = history.by_hour,
-                       .weight = history.weight});
+                       .weight = history.WeightAt(history.use_began_us)});
   }
   return store_->Save(records);
 }

@@ -196,6 +196,7 @@ absl::Status SchedulerImpl::Submit(std::unique_ptr<Request> request) {
       {model.max_context(), int64_t{prompt} + request->max_tokens, quota_tokens}));
   const uint64_t seed = request->sampling.seed.value_or(random_.Next());
   NoteArrivalLocked(request->tenant);
+  engine_->manager()->NoteRequest(model.weights().tier_id());
   live->request = std::move(request);
   live->sampler =
       std::make_unique<engine::Sampler>(&live->request->sampling, live->request->prompt, seed);

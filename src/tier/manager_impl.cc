@@ -178,12 +178,6 @@ Model* TierManagerImpl::FindLocked(ModelId id) const {
   return found == models_.end() || found->second->leaving ? nullptr : found->second.get();
 }
 
-void TierManagerImpl::TouchLocked(Model& model, uint32_t segment) {
-  const int64_t now = clock_->NowUs();
-  model.history.Touch(now, clock_->WallUs());
-  model.segments[segment].last_used_us = now;
-}
-
 Pin TierManagerImpl::MakePinLocked(Model& model, uint32_t index) {
   const Segment& segment = model.segments[index];
   ++pins_given_;
@@ -194,21 +188,6 @@ Pin TierManagerImpl::MakePinLocked(Model& model, uint32_t index) {
   pin.data_ = segment.range.data;
   pin.bytes_ = segment.spec.bytes;
   return pin;
-}
-
-// The time from the first segment to the last while all are there: what the model computes in, and
-// so how much loading its head could hide.
-void TierManagerImpl::MeasurePassLocked(Model& model, uint32_t segment) {
-  const int64_t now = clock_->NowUs();
-  if (model.resident_bytes != model.bytes) {
-    model.pass_began_us = -1;
-  } else if (segment == 0) {
-    model.pass_began_us = now;
-  } else if (segment + 1 == model.segments.size() && model.pass_began_us >= 0) {
-    constexpr double kWeight = 0.2;
-    const double took_us = static_cast<double>(now - std::exchange(model.pass_began_us, -1));
-    model.pass_us += (model.pass_us == 0 ? 1 : kWeight) * (took_us - model.pass_us);
-  }
 }
 
 void TierManagerImpl::Lease(ModelId id, int64_t until_us) {

@@ -58,6 +58,7 @@ class TierManagerImpl {
   Ledger& ledger() { return ledger_; }
   void EvictModel(ModelId model);
   void Lease(ModelId model, int64_t until_us);
+  void NoteRequest(ModelId model);
   void StepBegins(const ComputeStep& step);
   void StepEnds(int64_t busy_us);
   void StepsPause();
@@ -80,8 +81,6 @@ class TierManagerImpl {
   // manager_impl.cc: callers.
   Model* FindLocked(ModelId model) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Pin MakePinLocked(Model& model, uint32_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void TouchLocked(Model& model, uint32_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void MeasurePassLocked(Model& model, uint32_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A pin; a load the caller now waits for; or a load on its way out, after which it tries again.
   struct Attempt {
     Pin pin;
@@ -92,6 +91,12 @@ class TierManagerImpl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Pin> WaitForLoadLocked(const std::shared_ptr<Load>& load, const CancelFlag* cancel)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // demand.cc: how models are used.
+  void TouchLocked(Model& model, uint32_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MeasurePassLocked(Model& model, uint32_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of the models whose passes have been measured; 0: of none yet.
+  double UsualPassUsPerByteLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // What bringing a segment in takes (0: it is there or under way), and its model's name.
   uint64_t MissingBytes(ModelId model, uint32_t segment, std::string* name) const;

@@ -1,7 +1,6 @@
 #include "tier/policy.h"
 
 #include <algorithm>
-#include <cmath>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -9,10 +8,18 @@
 namespace terrace::tier {
 namespace {
 
-// The horizon within which the `cost` policy asks whether a model will be used.
-constexpr double kHorizonUs = 60e6;
-// A segment whose reload hides behind the head's computing costs no time, only link.
+// A segment whose reload hides behind the head's computing costs no time of its own, and on an idle
+// link next to nothing.
 constexpr double kHiddenCost = 0.1;
+
+// What a segment's reload costs all who use the link, as a share of what it costs where nothing
+// hides it. On a link that is busy for a share u of the time whatever moves delays u / (1 - u)
+// others by as much (a single queue: those who come until it runs empty). Hidden, that is all it
+// costs; else its own wait comes on top: u / (1 - u) of 1 + u / (1 - u) is u.
+double CostShare(const EvictionCandidate& candidate) {
+  if (!candidate.hidden) return 1;
+  return std::clamp(candidate.link_busy, kHiddenCost, 1.0);
+}
 
 // What goes first, whatever the policy's own measure says:
 //   0  other models past their hot_keep_time
@@ -67,14 +74,14 @@ class Cost final : public EvictionPolicy {
 
  protected:
   double Value(const EvictionRequest& request, const EvictionCandidate& candidate) const override {
-    // A Poisson rate that fades while nothing comes; a model used once gets the benefit of its one
-    // use, and one that is usually asked for at this hour may come although it has been still.
+    // What its absence would cost per time. The rate fades while nothing comes; a model used once
+    // gets the benefit of its one use, and one that is usually asked for at this hour may come
+    // although it has been still.
     const double rate =
         std::max(candidate.history.RecentRate(request.now_us), candidate.usual_rate);
-    const double likely = 1 - std::exp(-rate * kHorizonUs);
-    const double cost_us = candidate.reload_us * (candidate.hidden ? kHiddenCost : 1);
+    const double cost_us = candidate.reload_us * CostShare(candidate);
     // In single precision, in which the segments of one model are equal whatever their sizes.
-    return static_cast<float>(likely * cost_us * candidate.sla_weight /
+    return static_cast<float>(rate * cost_us * candidate.sla_weight /
                               static_cast<double>(std::max<uint64_t>(1, candidate.bytes)));
   }
 };

@@ -29,6 +29,7 @@ struct EvictionCandidate {
   // Its reload would end before execution comes to it, if the segments before it stay: the model's
   // head computes while this one loads.
   bool hidden = false;
+  double link_busy = 0;     // share of the time, lately, in which the link it would come over was
   double sla_weight = 1.0;  // of the model
   double usual_rate = 0;    // UseHistory::UsualRate of the model, now
 };
@@ -57,7 +58,7 @@ class EvictionPolicy {
 
 // "lru": the least recently used model. "lru-k": the model whose use before last is the longest ago
 // (O'Neil et al. 1993, K = 2). "lfu": the model used least often, then least recently. "cost": the
-// lowest P(use within a minute) x reload time x SLA weight / bytes. InvalidArgument names them.
+// lowest rate of use x what its reload costs x SLA weight / bytes. InvalidArgument names them.
 absl::StatusOr<std::unique_ptr<EvictionPolicy>> CreateEvictionPolicy(std::string_view name);
 
 }  // namespace terrace::tier

@@ -77,6 +77,7 @@ std::vector<EvictionCandidate> TierManagerImpl::CandidatesLocked(const RoomReque
     own_allowed = ahead <= std::min(kOwnWindowBytes, options_.device_budget_bytes / 4);
   }
   std::vector<EvictionCandidate> candidates;
+  const double usual_pass = UsualPassUsPerByteLocked();
   for (const auto& [id, model] : models_) {
     if (model->resident_bytes == 0) continue;
     const bool own = model.get() == request.model;
@@ -90,6 +91,8 @@ std::vector<EvictionCandidate> TierManagerImpl::CandidatesLocked(const RoomReque
         });
     const bool experts_on_demand = ExpertsOnDemandLocked(*model);
     const double usual_rate = model->history.UsualRate(now, wall_us);
+    const auto model_bytes = static_cast<double>(model->bytes);
+    const double pass_us = model->pass_us > 0 ? model->pass_us : usual_pass * model_bytes;
     uint64_t tail_bytes = 0;
     for (auto i = static_cast<uint32_t>(model->segments.size()); i-- > 0;) {
       const Segment& segment = model->segments[i];
@@ -103,8 +106,7 @@ std::vector<EvictionCandidate> TierManagerImpl::CandidatesLocked(const RoomReque
                               : steps <= asked_steps;
       if (!demand && in_use && sooner) continue;
       // With everything from here to the tail gone, what stays computes for so long:
-      const double head_us = model->pass_us * static_cast<double>(model->bytes - tail_bytes) /
-                             static_cast<double>(model->bytes);
+      const double head_us = pass_us * static_cast<double>(model->bytes - tail_bytes) / model_bytes;
       const TransferQueue& link = segment.host.complete ? copy_ : disk_;
       candidates.push_back({.model = id,
                             .segment = i,
@@ -117,9 +119,9 @@ std::vector<EvictionCandidate> TierManagerImpl::CandidatesLocked(const RoomReque
                             // Its share of reading the model: a latency a segment would set small
                             // segments apart, and the tail would not go as one piece.
                             .reload_us = ReloadUsLocked(link, model->bytes) *
-                                         static_cast<double>(segment.range.bytes) /
-                                         static_cast<double>(model->bytes),
+                                         static_cast<double>(segment.range.bytes) / model_bytes,
                             .hidden = ReloadUsLocked(link, tail_bytes) <= head_us,
+                            .link_busy = link.busy_share(),
                             .sla_weight = model->spec.sla_weight,
                             .usual_rate = usual_rate});
     }

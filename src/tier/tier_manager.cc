@@ -141,6 +141,8 @@ void TierManager::SetIdleMemory(IdleMemory* idle) { impl_->SetIdleMemory(idle); 
 void TierManager::Lease(ModelId model, int64_t until_us) { impl_->Lease(model, until_us); }
 void TierManager::StepBegins(const ComputeStep& step) { impl_->StepBegins(step); }
 void TierManager::StepEnds(int64_t busy_us) { impl_->StepEnds(busy_us); }
+void TierManager::NoteRequest(ModelId model) { impl_->NoteRequest(model); }
+
 void TierManager::StepsPause() { impl_->StepsPause(); }
 void TierManager::SetTenantQuota(const std::string& tenant, uint64_t bytes) {
   impl_->ledger().SetTenantQuota(Tier::kDevice, tenant, bytes);

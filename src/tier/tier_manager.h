@@ -185,6 +185,10 @@ class TierManager {
   // shortens it.
   void Lease(ModelId model, int64_t until_us);
 
+  // A request for the model has come. Where they are announced, they are its uses, by which
+  // eviction policies and predictions go; else uses are guessed from accesses (UseHistory).
+  void NoteRequest(ModelId model);
+
   // A step begins in which streams of a model decode, and ends after `busy_us` of computing (0: it
   // failed). Meanwhile and until the next step, or until nobody computes (StepsPause), weights that
   // nobody waits for move so fast only that steps take `decode_slowdown` longer. Steps of a model

@@ -98,6 +98,7 @@ class Replayer {
       return;
     }
     const int64_t start_us = std::max(device->free_us, request.at_us);
+    histories_[request.model].Ask(start_us, start_us);
     histories_[request.model].Touch(start_us, start_us);
     const uint32_t missing = options_.segments - device->heads[request.model];
     if (missing > 0) {

@@ -1,6 +1,7 @@
 #include "tier/transfer_queue.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/clock.h"
 #include "base/units.h"
@@ -13,6 +14,9 @@ constexpr double kWeight = 0.3;
 // A measurement spans this many bytes of a busy link, so that it means more than one lucky read.
 constexpr uint64_t kWindowBytes = 32 * kMiB;
 constexpr uint64_t kLeastWindowBytes = 1 * kMiB;
+
+// Time constant of the busy share.
+constexpr double kBusyUs = 5e6;
 
 void MoveTowards(double& estimate, double measured) {
   estimate = estimate == 0 ? measured : estimate + kWeight * (measured - estimate);
@@ -59,6 +63,7 @@ Transfer TransferQueue::Remove(Class& from,
 void TransferQueue::Push(Transfer transfer) {
   transfer.sequence = next_sequence_++;
   transfer.asked_us = clock_->NowUs();
+  NoteBusy(transfer.asked_us);
   Insert(transfer);
 }
 
@@ -107,7 +112,20 @@ std::optional<Transfer> TransferQueue::Start(bool hold_bulk) {
   return transfer;
 }
 
+double TransferQueue::BusyShareAt(int64_t now_us) const {
+  const double kept = std::exp(-static_cast<double>(now_us - busy_noted_us_) / kBusyUs);
+  return busy_ * kept + (waiting_ + under_way_ > 0 ? 1 - kept : 0);
+}
+
+double TransferQueue::busy_share() const { return BusyShareAt(clock_->NowUs()); }
+
+void TransferQueue::NoteBusy(int64_t now_us) {
+  busy_ = BusyShareAt(now_us);
+  busy_noted_us_ = now_us;
+}
+
 void TransferQueue::Finish(const Transfer& transfer, bool moved) {
+  NoteBusy(clock_->NowUs());
   --under_way_;
   if (!moved) return;
   bytes_ += transfer.bytes;
@@ -140,6 +158,7 @@ void TransferQueue::Measure(const Transfer& transfer, int64_t now_us) {
 }
 
 std::vector<Transfer> TransferQueue::TakeOwner(uint64_t owner) {
+  NoteBusy(clock_->NowUs());
   std::vector<Transfer> taken;
   for (auto* classes : {&classes_, &bulk_classes_}) {
     for (Class& from : *classes) {

@@ -81,6 +81,8 @@ class TransferQueue {
   LinkState State() const;
   double bandwidth_bytes_per_s() const { return bandwidth_; }
   double latency_us() const { return latency_us_; }
+  // The share of the last five seconds or so in which something moved or waited to.
+  double busy_share() const;
 
  private:
   size_t MostUnderWay() const;
@@ -94,6 +96,9 @@ class TransferQueue {
   Class& ClassOf(const Transfer& transfer);
   std::vector<Transfer> TakeOwner(uint64_t owner);
   void Measure(const Transfer& transfer, int64_t now_us);
+  double BusyShareAt(int64_t now_us) const;
+  // Before anything starts or ends: whether the link was busy until now.
+  void NoteBusy(int64_t now_us);
 
   const TransferQueueOptions options_;
   const Clock* const clock_;
@@ -111,6 +116,8 @@ class TransferQueue {
   bool window_held_ = false;  // some of it was spent holding transfers back
   double bandwidth_ = 0;
   double latency_us_ = 0;
+  double busy_ = 0;  // a moving average over time, as of busy_noted_us_
+  int64_t busy_noted_us_ = 0;
 };
 
 }  // namespace terrace::tier

@@ -40,7 +40,7 @@ EvictionCandidate Other(ModelId model, uint32_t segment, UseHistory history,
 }
 
 TEST(UseHistoryTest, AccessesCloseTogetherAreOneUse) {
-  UseHistory history = Uses({0, 100, kSecond, 2 * kSecond});
+  UseHistory history = Uses({0, 100, kSecond / 2, kSecond});
   EXPECT_EQ(history.uses, 1u);
   history.Touch(10 * kSecond, 0);
   history.Touch(10 * kSecond + 5, 0);
@@ -48,6 +48,65 @@ TEST(UseHistoryTest, AccessesCloseTogetherAreOneUse) {
   EXPECT_EQ(history.previous_began_us, 0);
   EXPECT_EQ(history.use_began_us, 10 * kSecond);
   EXPECT_EQ(history.last_us, 10 * kSecond + 5);
+}
+
+TEST(UseHistoryTest, UseThatGoesOnCountsAgainEachTime) {
+  UseHistory busy, rare;
+  for (int64_t at = 0; at <= 60 * kSecond; at += kSecond / 20) busy.Touch(at, 0);
+  for (int64_t at = 0; at <= 60 * kSecond; at += 4 * kSecond) rare.Touch(at, 0);
+  EXPECT_NEAR(static_cast<double>(busy.uses), 58, 2);
+  EXPECT_EQ(rare.uses, 16u);
+  EXPECT_GT(busy.RecentRate(60 * kSecond), 3 * rare.RecentRate(60 * kSecond));
+}
+
+TEST(UseHistoryTest, RequestsThatAreAnnouncedAreTheUses) {
+  UseHistory history;
+  for (int64_t at = 0; at < 10 * kSecond; at += kSecond / 20) {
+    history.Ask(at, 0);
+    for (int64_t i = 0; i < 5; ++i) history.Touch(at + i, 0);
+  }
+  EXPECT_EQ(history.uses, 200u);
+  EXPECT_EQ(history.last_us, 10 * kSecond - kSecond / 20 + 4);
+  EXPECT_EQ(history.by_hour[0], 200);
+  // A slow answer to the last one: no use comes of that.
+  for (int64_t at = 10 * kSecond; at < 70 * kSecond; at += 2 * kSecond) history.Touch(at, 0);
+  EXPECT_EQ(history.uses, 200u);
+}
+
+TEST(UseHistoryTest, TheRateFollowsAChangeOfPace) {
+  // Two models that come 20 and 2 times a second; the first was hardly used all day.
+  constexpr int64_t kHour = 3600 * kSecond;
+  UseHistory old, fresh;
+  for (int64_t at = -8 * kHour; at < 0; at += kHour) old.Ask(at, 0);
+  EXPECT_NEAR(old.RecentRate(0) * kHour, 1, 0.7);
+  for (int64_t at = 0; at < 5 * kSecond; at += kSecond / 20) old.Ask(at, 0);
+  for (int64_t at = 0; at < 5 * kSecond; at += kSecond / 2) fresh.Ask(at, 0);
+  EXPECT_NEAR(old.RecentRate(5 * kSecond) * kSecond, 20, 2);
+  EXPECT_GT(old.RecentRate(5 * kSecond), 5 * fresh.RecentRate(5 * kSecond));
+  // It stops: a pause of ten seconds is far more than chance.
+  EXPECT_LT(old.RecentRate(15 * kSecond) * kSecond, 0.5);
+}
+
+TEST(UseHistoryTest, WhoCameJustNowIsNotBusierThanWhoComesAllTheTime) {
+  const UseHistory busy = Uses({0, 2 * kSecond, 4 * kSecond, 6 * kSecond});
+  const UseHistory fresh = Uses({7 * kSecond});
+  EXPECT_GT(busy.RecentRate(7 * kSecond), fresh.RecentRate(7 * kSecond));
+  // One use is still better than one long ago.
+  EXPECT_GT(fresh.RecentRate(60 * kSecond), Uses({0}).RecentRate(60 * kSecond));
+}
+
+TEST(CostPolicyTest, TheBusiestStayHoweverBusyAllAre) {
+  // Each comes back within the minute, as good as surely.
+  std::vector<EvictionCandidate> candidates;
+  for (ModelId model = 1; model <= 3; ++model) {
+    std::vector<int64_t> times;
+    for (int64_t at = 0; at < 600; at += 2 + model) times.push_back(at * kSecond);
+    candidates.push_back(Other(model, 0, Uses(times)));
+  }
+  auto cost = CreateEvictionPolicy("cost").value();
+  cost->Order({.now_us = 600 * kSecond}, candidates);
+  EXPECT_EQ(candidates[0].model, 3u);
+  EXPECT_EQ(candidates[2].model, 1u);
 }
 
 TEST(UseHistoryTest, TheUsualRateFollowsTheHoursOfTheDay) {
@@ -67,6 +126,28 @@ TEST(UseHistoryTest, TheUsualRateFollowsTheHoursOfTheDay) {
   EXPECT_NEAR(history.UsualRate(now, now + 9 * kHour) * an_hour, 3 * 10 / 9.6, 0.1);
   EXPECT_EQ(history.UsualRate(now, now + 20 * kHour), 0);
   EXPECT_EQ(Uses({0}).UsualRate(kHour, kHour), 0) << "nothing is usual on the first day";
+}
+
+TEST(CostPolicyTest, WhatIsHiddenIsWorthAsMuchAsTheLinkIsBusy) {
+  auto candidate = [](ModelId model, int64_t every, bool hidden, double busy) {
+    std::vector<int64_t> times;
+    for (int64_t at = 0; at < 600 * kSecond; at += every) times.push_back(at);
+    EvictionCandidate c = Other(model, 0, Uses(times));
+    c.hidden = hidden;
+    c.link_busy = busy;
+    return c;
+  };
+  const EvictionRequest request{.now_us = 600 * kSecond};
+  // The busy model's tail against the head of one asked for a third as often.
+  auto first = [&](double busy) {
+    return Order("cost", request,
+                 {candidate(1, 2 * kSecond, true, busy), candidate(2, 6 * kSecond, false, busy)})[0]
+        .first;
+  };
+  EXPECT_EQ(first(0), 1u) << "nobody is delayed";
+  EXPECT_EQ(first(0.2), 1u);
+  EXPECT_EQ(first(0.5), 2u) << "bytes count, hidden or not";
+  EXPECT_EQ(first(1), 2u);
 }
 
 TEST(CostPolicyTest, WeighsTheSlaClassAndTheUsualHour) {

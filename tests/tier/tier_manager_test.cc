@@ -161,6 +161,21 @@ TEST_P(TierManagerTest, ThreadsThatHoldPinsAndWantMoreDoNotWaitForEver) {
   for (std::thread& thread : threads) thread.join();
 }
 
+TEST_P(TierManagerTest, RequestsThatAreAnnouncedCountEach) {
+  Start(16 * kMiB);
+  auto source = MakeSource("a", {4 * kMiB}), source2 = MakeSource("b", {4 * kMiB});
+  const ModelId a = Add("a", source), b = Add("b", source2);
+  for (int i = 0; i < 5; ++i) {
+    manager_->NoteRequest(a);
+    EXPECT_TRUE(Pass(a, *source));
+    EXPECT_TRUE(Pass(b, *source2));
+    manual_.AdvanceUs(1000);
+  }
+  EXPECT_EQ(State(a).history.uses, 5u);
+  EXPECT_EQ(State(b).history.uses, 1u) << "guessed from accesses close together";
+  manager_->NoteRequest(77);  // none such
+}
+
 TEST_P(TierManagerTest, AModelLargerThanTheBudgetStreams) {
   Start(12 * kMiB);
   auto source = MakeSource("a", std::vector<uint64_t>(12, 2 * kMiB));

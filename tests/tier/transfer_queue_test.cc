@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
+#include "base/units.h"
 
 namespace terrace::tier {
 namespace {
@@ -130,6 +131,28 @@ TEST(TransferQueueTest, MeasuresBandwidthOfABusyLinkOnly) {
   clock.AdvanceUs(4000);
   queue.Finish(*next, true);
   EXPECT_NEAR(queue.bandwidth_bytes_per_s(), expected, expected * 0.01);
+}
+
+TEST(TransferQueueTest, TellsTheShareOfTimeInWhichItIsBusy) {
+  ManualClock clock;
+  TransferQueue queue({"link", 1}, &clock);
+  EXPECT_EQ(queue.busy_share(), 0);
+  // Two of five milliseconds, for a minute; then one transfer that takes another.
+  for (int i = 0; i < 12'000; ++i) {
+    queue.Push({.owner = 1, .bytes = kMiB});
+    const Transfer transfer = queue.Start().value();
+    clock.AdvanceUs(2000);
+    queue.Finish(transfer, true);
+    clock.AdvanceUs(3000);
+  }
+  EXPECT_NEAR(queue.busy_share(), 0.4, 0.001);
+  queue.Push({.owner = 1, .bytes = kMiB});
+  const Transfer transfer = queue.Start().value();
+  clock.AdvanceUs(60'000'000);
+  EXPECT_NEAR(queue.busy_share(), 1, 0.001);
+  queue.Finish(transfer, true);
+  clock.AdvanceUs(60'000'000);
+  EXPECT_NEAR(queue.busy_share(), 0, 0.001);
 }
 
 TEST(TransferQueueTest, MeasuresLatencyOfLoneTransfers) {
