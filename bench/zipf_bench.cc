@@ -139,6 +139,28 @@ absl::StatusOr<RealRun> Run(const Context& context, const std::vector<std::strin
   return run;
 }
 
+struct Alone {
+  uint64_t model_bytes = 0;
+  int64_t cold_us = 0, hot_us = 0;  // to the first token
+};
+
+// Medians of a model with the machine to itself: one of them may have been held up.
+absl::StatusOr<Alone> MeasureAlone(const Context& context, const std::string& path) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Bed> bed, Bed::Create(context, 0));
+  ASSIGN_OR_RETURN(auto model, bed->Open("m", path));
+  std::vector<int64_t> cold, hot;
+  for (uint64_t i = 0; i < 7; ++i) {
+    bed->runtime().manager().EvictModel(model->weights().tier_id());
+    ASSIGN_OR_RETURN(const Served first, bed->FirstToken(*model, kPromptTokens, 2 * i));
+    ASSIGN_OR_RETURN(const Served second, bed->FirstToken(*model, kPromptTokens, 2 * i + 1));
+    cold.push_back(first.first_token_us);
+    hot.push_back(second.first_token_us);
+  }
+  std::sort(cold.begin(), cold.end());
+  std::sort(hot.begin(), hot.end());
+  return Alone{model->weights().total_bytes(), cold[cold.size() / 2], hot[hot.size() / 2]};
+}
+
 absl::Status Real(const Context& context, std::vector<Row>* rows) {
   GenerateOptions options;
   ASSIGN_OR_RETURN(options.shape, FindShape(context.quick ? "tiny" : "small"));
@@ -149,28 +171,10 @@ absl::Status Real(const Context& context, std::vector<Row>* rows) {
     paths.push_back(std::move(path));
   }
   context.say(fmt::format("{} models of shape {}", kModels, options.shape.name));
-  uint64_t model_bytes = 0;
-  double hot_us = 0, cold_us = 0;
-  {
-    ASSIGN_OR_RETURN(std::unique_ptr<Bed> bed, Bed::Create(context, 0));
-    ASSIGN_OR_RETURN(auto model, bed->Open("m", paths[0]));
-    model_bytes = model->weights().total_bytes();
-    std::vector<int64_t> cold, hot;  // medians: one of them may have been held up
-    for (uint64_t i = 0; i < 7; ++i) {
-      bed->runtime().manager().EvictModel(model->weights().tier_id());
-      ASSIGN_OR_RETURN(const Served first, bed->FirstToken(*model, kPromptTokens, 2 * i));
-      ASSIGN_OR_RETURN(const Served second, bed->FirstToken(*model, kPromptTokens, 2 * i + 1));
-      cold.push_back(first.first_token_us);
-      hot.push_back(second.first_token_us);
-    }
-    std::sort(cold.begin(), cold.end());
-    std::sort(hot.begin(), hot.end());
-    cold_us = static_cast<double>(cold[cold.size() / 2]);
-    hot_us = static_cast<double>(hot[hot.size() / 2]);
-  }
+  ASSIGN_OR_RETURN(const Alone alone, MeasureAlone(context, paths[0]));
   // Late: as late as a cold request that nobody was before.
-  const auto goal_us = static_cast<int64_t>(std::max(cold_us, 2 * hot_us));
-  const uint64_t budget = kFit * model_bytes + 8 * kMiB;
+  const int64_t goal_us = std::max(alone.cold_us, 2 * alone.hot_us);
+  const uint64_t budget = kFit * alone.model_bytes + 8 * kMiB;
   // Ten minutes in all.
   const int rounds = context.quick ? 2 : 10;
   const double seconds = context.quick ? 1.5 : 30;

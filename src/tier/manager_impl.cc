@@ -196,9 +196,8 @@ void TierManagerImpl::Lease(ModelId id, int64_t until_us) {
   if (model != nullptr) model->leased_until_us = std::max(model->leased_until_us, until_us);
 }
 
-absl::StatusOr<TierManagerImpl::Attempt> TierManagerImpl::TryAcquireLocked(ModelId id,
-                                                                           uint32_t index,
-                                                                           Priority priority) {
+absl::StatusOr<Attempt> TierManagerImpl::TryAcquireLocked(ModelId id, uint32_t index,
+                                                          Priority priority) {
   Model* model = FindLocked(id);
   if (model == nullptr) return absl::NotFoundError(fmt::format("no model has id {}", id));
   if (index >= model->segments.size()) {

@@ -23,6 +23,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "device/device.h"
+#include "tier/attempt.h"
 #include "tier/ledger.h"
 #include "tier/load_brake.h"
 #include "tier/mover_step.h"
@@ -81,12 +82,6 @@ class TierManagerImpl {
   // manager_impl.cc: callers.
   Model* FindLocked(ModelId model) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Pin MakePinLocked(Model& model, uint32_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // A pin; a load the caller now waits for; or a load on its way out, after which it tries again.
-  struct Attempt {
-    Pin pin;
-    std::shared_ptr<Load> joined;
-    std::shared_ptr<Load> leaving;
-  };
   absl::StatusOr<Attempt> TryAcquireLocked(ModelId model, uint32_t segment, Priority priority)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Pin> WaitForLoadLocked(const std::shared_ptr<Load>& load, const CancelFlag* cancel)
@@ -124,7 +119,6 @@ class TierManagerImpl {
   // Ends loads nobody waits for, least urgent first, until `bytes` will come free.
   void CancelPrefetchesLocked(uint64_t bytes, const RoomRequest& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  enum class RoomHope : uint8_t { kNone, kIfUnpinned, kSoon };
   RoomHope HopeForRoomLocked(const Owner& owner, uint64_t bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits a little for room; false when it is time to give up. `since_us` is 0 at the first call.

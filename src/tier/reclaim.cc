@@ -285,8 +285,7 @@ void TierManagerImpl::CancelPrefetchesLocked(uint64_t bytes, const RoomRequest& 
   }
 }
 
-TierManagerImpl::RoomHope TierManagerImpl::HopeForRoomLocked(const Owner& owner,
-                                                             uint64_t bytes) const {
+RoomHope TierManagerImpl::HopeForRoomLocked(const Owner& owner, uint64_t bytes) const {
   if (ledger_.QuotaLeft(Tier::kDevice, owner) < bytes) return RoomHope::kNone;
   const int64_t now = clock_->NowUs();
   uint64_t now_free = ledger_.free(Tier::kDevice);  // or evictable
