@@ -34,6 +34,7 @@ absl::StatusOr<bool> Follower::Next() {
 absl::Status Follower::Step(const GroupMessage& message) {
   for (const uint64_t block : message.freed) blocks_.erase(block);
   for (const uint32_t model : message.closed) models_.erase(model);
+  if (message.kind == GroupMessage::Kind::kNews) return absl::OkStatus();
   return message.kind == GroupMessage::Kind::kOpen ? Open(message.model) : Pass(message.pass);
 }
 

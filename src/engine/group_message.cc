@@ -113,7 +113,7 @@ absl::StatusOr<GroupMessage> ParseGroupMessage(std::span<const std::byte> bytes)
   Reader reader(bytes);
   GroupMessage message;
   Walk(reader, message);
-  if (!reader.whole() || message.kind > GroupMessage::Kind::kPass) {
+  if (!reader.whole() || message.kind > GroupMessage::Kind::kNews) {
     return absl::DataLossError("what came from the group's leader is no message");
   }
   return message;

@@ -42,7 +42,8 @@ struct GroupPass {
 };
 
 struct GroupMessage {
-  enum class Kind : uint8_t { kStop, kOpen, kPass } kind = Kind::kStop;
+  // kNews: nothing beside what is closed and freed.
+  enum class Kind : uint8_t { kStop, kOpen, kPass, kNews } kind = Kind::kStop;
   std::vector<uint32_t> closed;  // models that will not be used again
   std::vector<uint64_t> freed;   // KV blocks whose content is not wanted any more
   GroupModel model;              // kOpen

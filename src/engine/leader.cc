@@ -31,10 +31,27 @@ void GroupNews::Take(GroupMessage* message) {
   message->closed = std::exchange(closed_, {});
 }
 
+bool GroupNews::AwaitClosed() {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(
+      +[](GroupNews* news) ABSL_SHARED_LOCKS_REQUIRED(news->mutex_) {
+        return news->stopped_ || !news->closed_.empty();
+      },
+      this));
+  return !stopped_;
+}
+
+void GroupNews::Stop() {
+  absl::MutexLock lock(&mutex_);
+  stopped_ = true;
+}
+
 Leader::Leader(parallel::Communicator* group, std::shared_ptr<GroupNews> news)
-    : group_(group), news_(std::move(news)) {}
+    : group_(group), news_(std::move(news)), teller_([this] { TellOfClosed(); }) {}
 
 Leader::~Leader() {
+  news_->Stop();
+  teller_.join();
   absl::MutexLock lock(&mutex_);
   Tell({}).IgnoreError();  // who is gone needs no news
 }
@@ -54,11 +71,27 @@ absl::Status Leader::Broken(const absl::Status& status) {
 absl::Status Leader::Tell(GroupMessage message) {
   if (!broken_.ok()) return broken_;
   news_->Take(&message);
+  return Send(std::move(message));
+}
+
+absl::Status Leader::Send(GroupMessage message) {
   std::vector<std::byte> bytes = Serialize(message);
   uint64_t size = bytes.size();
   absl::Status status = group_->Broadcast(0, std::as_writable_bytes(std::span<uint64_t>(&size, 1)));
   if (status.ok()) status = group_->Broadcast(0, bytes);
   return status.ok() ? status : Broken(status);
+}
+
+void Leader::TellOfClosed() {
+  while (news_->AwaitClosed()) {
+    absl::MutexLock lock(&mutex_);
+    if (!broken_.ok()) return;
+    GroupMessage message;
+    message.kind = GroupMessage::Kind::kNews;
+    news_->Take(&message);
+    // Another message may have told of it meanwhile.
+    if (!message.closed.empty()) Send(std::move(message)).IgnoreError();
+  }
 }
 
 absl::StatusOr<std::shared_ptr<EngineModel>> Leader::Open(GroupModel model, const Opener& here) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -21,8 +22,8 @@ namespace terrace::engine {
 class EngineModel;
 
 // What the leader will tell with its next message: KV blocks that its tier manager has freed, among
-// those that the others have, and models that are gone. Thread-safe; shared by the leader with the
-// manager and with models, which may be destroyed after it.
+// those that the others have, and models that are gone, which it tells of at once. Thread-safe;
+// shared by the leader with the manager and with models, which may be destroyed after it.
 class GroupNews {
  public:
   void Mirrored(uint64_t block);
@@ -30,12 +31,16 @@ class GroupNews {
   void Closed(uint32_t model);
   // Moves what is to be told into `message`.
   void Take(GroupMessage* message);
+  // Waits until a model was closed that nobody has been told of (true), or for Stop (false).
+  bool AwaitClosed();
+  void Stop();
 
  private:
   absl::Mutex mutex_;
   absl::flat_hash_set<uint64_t> mirrored_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint64_t> freed_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> closed_ ABSL_GUARDED_BY(mutex_);
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 class Leader {
@@ -60,14 +65,20 @@ class Leader {
   absl::Status Pass(const GroupPass& pass, const std::function<absl::Status()>& compute);
 
  private:
+  // With what is new.
   absl::Status Tell(GroupMessage message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Send(GroupMessage message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Broken(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Until the news stop: an unloaded model's memory is not to stay with the others until there is
+  // something to compute.
+  void TellOfClosed();
 
   parallel::Communicator* const group_;
   const std::shared_ptr<GroupNews> news_;
   absl::Mutex mutex_;  // held while members talk
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
   uint32_t last_model_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::thread teller_;
 };
 
 }  // namespace terrace::engine

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
@@ -83,6 +84,11 @@ class LedGroup {
     more.name = model.name;
     more.seat.group = &group_.member(rank);
     more.seat.id = model.id;
+    if (rank == 0) {
+      more.seat.keeper = std::shared_ptr<const void>(
+          static_cast<const void*>(this),
+          [news = news_, id = model.id](const void*) { news->Closed(id); });
+    }
     return EngineModel::Create(more, *std::move(weights));
   }
 
@@ -161,6 +167,23 @@ TEST(Group, FollowersFreeBlocksWithTheLeader) {
     ASSERT_TRUE(hole.ok());
     held.push_back(*std::move(hole));
   }
+}
+
+// What a member holds of a model goes when the leader's part goes, though nothing is computed.
+TEST(Group, AModelThatIsUnloadedLeavesTheOtherMembersToo) {
+  const Golden golden = ReadGolden(Arch("llama"));
+  LedGroup group(2);
+  const uint64_t before = group.rig(1).manager().Snapshot().models.size();
+  {
+    auto model = group.Open(Arch("llama") + ".gguf");
+    ASSERT_TRUE(model.ok()) << model.status();
+    Generate(group, **model, golden, nullptr, nullptr);
+    EXPECT_EQ(group.rig(1).manager().Snapshot().models.size(), before + 1);
+  }
+  for (int i = 0; i < 2000 && group.rig(1).manager().Snapshot().models.size() > before; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(group.rig(1).manager().Snapshot().models.size(), before);
 }
 
 TEST(Group, AMemberWithoutMemoryIsNoEnd) {
