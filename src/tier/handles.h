@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "os/mapping.h"
 #include "tier/ledger.h"
+#include "tier/pinned_arena.h"
 #include "tier/types.h"
 
 namespace terrace::tier {
@@ -74,7 +74,7 @@ class HostBuffer {
  private:
   friend class TierManagerImpl;
   Reservation reservation_;  // outlives the memory: what is held is booked
-  os::Mapping memory_;
+  PinnedArena::Piece memory_;
   uint64_t bytes_ = 0;
 };
 

@@ -51,7 +51,7 @@ absl::StatusOr<HostBuffer> TierManagerImpl::AllocateHost(const Owner& owner, uin
     absl::MutexLock lock(&mutex_);
     ASSIGN_OR_RETURN(buffer.reservation_, TakeHostRoomLocked(owner, bytes, nullptr));
   }
-  ASSIGN_OR_RETURN(buffer.memory_, os::Mapping::Anonymous(bytes));
+  ASSIGN_OR_RETURN(buffer.memory_, host_arena_.Allocate(bytes));
   buffer.bytes_ = bytes;
   return buffer;
 }

@@ -19,6 +19,9 @@ constexpr uint32_t kCopyDepth = 3;
 constexpr uint32_t kLeastReads = 4;
 constexpr int64_t kForeverUs = int64_t{1} << 50;
 
+// Of host memory that is pinned at once: 1/16 of the budget within these.
+constexpr uint64_t kLeastChunk = kMiB, kMostChunk = 32 * kMiB;
+
 bool IsSet(const CancelFlag* cancel) {
   return cancel != nullptr && cancel->cancelled.load(std::memory_order_relaxed);
 }
@@ -32,6 +35,7 @@ TierManagerImpl::TierManagerImpl(const TierManagerOptions& options, device::Devi
       clock_(clock),
       unified_(device->info().unified_memory),
       ledger_(budgets),
+      host_arena_(device, std::clamp(options.host_budget_bytes / 16, kLeastChunk, kMostChunk)),
       disk_({.name = unified_ ? "disk-to-device" : "disk-to-host",
              .depth = options.read_depth,
              .least_depth = kLeastReads},

@@ -213,6 +213,7 @@ class TierManagerImpl {
   os::Mapping staging_;
   device::PinnedRange staging_pin_;  // goes before the memory does
   Reservation staging_reservation_;
+  PinnedArena host_arena_;  // of HostBuffers
   std::unique_ptr<device::Stream> stream_;
   absl::Mutex stream_mutex_;  // keeps a copy and its callback neighbours in the stream
   // For copies of KV, which someone waits for: not behind weights in the same stream.
