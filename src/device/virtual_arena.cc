@@ -15,7 +15,7 @@ constexpr uint64_t kReach = 8;
 }  // namespace
 
 VirtualArena::VirtualArena(const DriverApi* api, uint64_t bytes, uint64_t page_bytes)
-    : api_(api), page_bytes_(page_bytes), reach_(kReach * bytes) {
+    : api_(api), page_bytes_(page_bytes), reach_(kReach * bytes), untaken_(bytes / page_bytes) {
   pages_.resize(reach_ / page_bytes_);
   holes_.Add({0, reach_});
 }
@@ -25,10 +25,6 @@ absl::StatusOr<std::unique_ptr<VirtualArena>> VirtualArena::Create(const DriverA
                                                                    uint64_t page_bytes) {
   std::unique_ptr<VirtualArena> arena(new VirtualArena(api, bytes, page_bytes));
   ASSIGN_OR_RETURN(arena->base_, api->ReserveAddresses(arena->reach_));
-  for (uint64_t i = 0; i < bytes / page_bytes; ++i) {
-    ASSIGN_OR_RETURN(const uint64_t handle, api->CreatePage(page_bytes));
-    arena->spare_.push_back(handle);
-  }
   return arena;
 }
 
@@ -60,12 +56,11 @@ VirtualArena::Place VirtualArena::PlaceAt(uint64_t offset, uint64_t bytes) const
 // The hole that costs the fewest calls, if there are pages for it, else the one that needs the
 // fewest pages.
 std::optional<VirtualArena::Place> VirtualArena::FindPlace(uint64_t bytes) const {
-  const uint64_t available = spare_.size() + idle_.size();
   std::optional<Place> best;
   for (const auto& [begin, end] : holes_.ranges()) {
     if (end - begin < bytes) continue;
     const Place place = PlaceAt(begin, bytes);
-    if (place.unused > available) continue;
+    if (place.unused > available()) continue;
     if (!best.has_value() || place.unmapped < best->unmapped) best = place;
     if (best->unmapped == 0) break;
   }
@@ -80,7 +75,7 @@ absl::StatusOr<std::optional<uint64_t>> VirtualArena::Allocate(uint64_t bytes) {
   const uint64_t last = (place->offset + bytes - 1) / page_bytes_;
   // What lies idle here stays; what lies idle elsewhere comes here as far as it must.
   for (uint64_t i = first; i <= last; ++i) idle_.erase(i);
-  while (spare_.size() < place->unmapped) UnmapPage(*std::prev(idle_.end()));
+  while (spare_.size() + untaken_ < place->unmapped) UnmapPage(*std::prev(idle_.end()));
   if (absl::Status mapped = MapRange(first, last); !mapped.ok()) {
     for (uint64_t i = first; i <= last; ++i) {
       if (pages_[i].mapped && pages_[i].users == 0) idle_.insert(i);
@@ -94,6 +89,22 @@ absl::StatusOr<std::optional<uint64_t>> VirtualArena::Allocate(uint64_t bytes) {
   return std::optional<uint64_t>(base_ + place->offset);
 }
 
+absl::StatusOr<uint64_t> VirtualArena::TakePage() {
+  if (spare_.empty() && untaken_ > 0) {
+    absl::StatusOr<uint64_t> made = api_->CreatePage(page_bytes_);
+    if (made.ok()) {
+      --untaken_;
+      return made;
+    }
+    // Somebody else has taken what was free at the start. What lies idle is still ours.
+    if (idle_.empty()) return made;
+    UnmapPage(*std::prev(idle_.end()));
+  }
+  const uint64_t handle = spare_.back();
+  spare_.pop_back();
+  return handle;
+}
+
 // Maps what is not mapped of pages [first, last], and allows access run by run.
 absl::Status VirtualArena::MapRange(uint64_t first, uint64_t last) {
   std::vector<uint64_t> mapped;
@@ -105,11 +116,12 @@ absl::Status VirtualArena::MapRange(uint64_t first, uint64_t last) {
     }
     const uint64_t begin = i;
     for (; i <= last && !pages_[i].mapped && status.ok(); ++i) {
-      status = api_->MapPage(AddressOf(i), page_bytes_, spare_.back());
+      const absl::StatusOr<uint64_t> handle = TakePage();
+      status = handle.ok() ? api_->MapPage(AddressOf(i), page_bytes_, *handle) : handle.status();
+      if (handle.ok() && !status.ok()) spare_.push_back(*handle);
       if (!status.ok()) break;
-      pages_[i].handle = spare_.back();
+      pages_[i].handle = *handle;
       pages_[i].mapped = true;
-      spare_.pop_back();
       mapped.push_back(i);
       ++mappings_;
     }

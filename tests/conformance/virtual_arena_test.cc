@@ -82,6 +82,38 @@ TEST_F(VirtualArenaTest, WhatComesBackToWhereItWasCostsNoCall) {
   EXPECT_EQ(fake_->calls, calls);
 }
 
+TEST_F(VirtualArenaTest, PagesAreTakenWhenTheyAreFirstNeeded) {
+  fake_->Arm(0, 0);
+  Make(400);
+  EXPECT_EQ(fake_->order, std::vector<std::string>{"cuMemAddressReserve"});
+  fake_->Arm(0, 0);
+  const uint64_t a = Take(5 * kPage);
+  // Each page is made and mapped; access is allowed once.
+  EXPECT_EQ(fake_->calls, 2 * 5 + 1);
+  fake_->Arm(0, 0);
+  EXPECT_TRUE(arena_->Free(a));
+  EXPECT_EQ(Take(5 * kPage), a);
+  EXPECT_EQ(fake_->calls, 0);
+  EXPECT_EQ(fake_->pages.size(), 5u);
+  EXPECT_EQ(arena_->free_bytes(), 395 * kPage);
+}
+
+// What another process has taken from the driver meanwhile is made up for by what lies idle.
+TEST_F(VirtualArenaTest, ADriverThatHasNoMoreIsMadeUpForByWhatLiesIdle) {
+  Make(8);
+  const uint64_t a = Take(3 * kPage);
+  EXPECT_TRUE(arena_->Free(a));
+  fake_->Arm(1, 2);  // the fourth page cannot be had
+  const uint64_t b = Take(2 * kPage), c = Take(kPage);
+  EXPECT_NE(b, 0u);
+  EXPECT_NE(c, 0u);
+  const uint64_t memory = fake_->memory_bytes;
+  fake_->memory_bytes = fake_->Used();
+  EXPECT_EQ(arena_->Allocate(4 * kPage).status().code(), absl::StatusCode::kResourceExhausted);
+  fake_->memory_bytes = memory;
+  EXPECT_NE(Take(4 * kPage), 0u);
+}
+
 TEST_F(VirtualArenaTest, NeighboursShareThePageAtTheirBorder) {
   Make(2);
   const uint64_t a = Take(kPage + kUnit), b = Take(kPage - kUnit);
@@ -95,8 +127,8 @@ TEST_F(VirtualArenaTest, NeighboursShareThePageAtTheirBorder) {
 TEST_F(VirtualArenaTest, ACallThatFailsLeavesEverythingAsItWas) {
   Make(6);
   const uint64_t kept = Take(kPage);
-  for (int n = 1; n <= 4; ++n) {
-    // Three pages: three are mapped, then access is allowed.
+  for (const int n : {1, 2, 3, 4, 4}) {
+    // Three pages: each is made, unless an attempt before has, and mapped; then access is allowed.
     fake_->Arm(n, 2);
     EXPECT_EQ(arena_->Allocate(3 * kPage).status().code(), absl::StatusCode::kResourceExhausted);
     EXPECT_EQ(arena_->allocated(), kPage);
