@@ -13,6 +13,9 @@
 namespace terrace::device {
 namespace {
 
+// Ranges that drivers do not put into pages of 2 MiB.
+constexpr uint64_t kSmallPages = uint64_t{1} << 20;
+
 uint64_t AddressOf(const std::byte* data) { return reinterpret_cast<uintptr_t>(data); }
 
 }  // namespace
@@ -69,7 +72,13 @@ absl::StatusOr<std::byte*> DriverMemory::Allocate(uint64_t bytes) {
     if (rounded > bytes_ - own_bytes_) return Refuse(bytes, own_bytes_, bytes_ - own_bytes_);
     own_bytes_ += rounded;
   }
-  absl::StatusOr<uint64_t> address = api_->Allocate(rounded + kAlignment);
+  // Large ranges come aligned as it is, and what is asked for beyond them may cost a page more.
+  const bool large = rounded > kSmallPages;
+  absl::StatusOr<uint64_t> address = api_->Allocate(rounded + (large ? 0 : kAlignment));
+  if (large && address.ok() && *address % kAlignment != 0) {
+    api_->Free(*address);
+    address = api_->Allocate(rounded + kAlignment);
+  }
   absl::MutexLock lock(&mutex_);
   if (!address.ok()) {
     own_bytes_ -= rounded;

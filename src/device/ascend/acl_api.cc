@@ -47,6 +47,10 @@ absl::StatusOr<Runtime> LoadRuntime(const std::string& library) {
   get("aclrtRecordEvent", &runtime.rtRecordEvent);
   get("aclrtQueryEventStatus", &runtime.rtQueryEventStatus);
   get("aclrtSynchronizeEvent", &runtime.rtSynchronizeEvent);
+  runtime.rtHostRegister =
+      reinterpret_cast<decltype(runtime.rtHostRegister)>(opened.Find("aclrtHostRegister"));
+  runtime.rtHostUnregister =
+      reinterpret_cast<decltype(runtime.rtHostUnregister)>(opened.Find("aclrtHostUnregister"));
   if (missing != nullptr) {
     return absl::FailedPreconditionError(fmt::format("AscendCL lacks {}", missing));
   }

@@ -21,6 +21,7 @@ inline constexpr int kHostToDevice = 1;  // aclrtMemcpyKind
 inline constexpr int kDeviceToHost = 2;
 inline constexpr int kDeviceToDevice = 3;
 inline constexpr int kHbmMemory = 1;        // aclrtMemAttr; answered with DDR where that is all
+inline constexpr int kMappedHost = 0;       // aclrtHostRegisterType
 inline constexpr uint32_t kEventFlags = 3;  // can be waited for by streams, and asked about
 inline constexpr int kEventRecorded = 1;    // aclrtEventRecordedStatus: complete
 
@@ -46,6 +47,9 @@ struct Runtime {
   AclError (*rtRecordEvent)(void*, void*) = nullptr;
   AclError (*rtQueryEventStatus)(void*, int*) = nullptr;
   AclError (*rtSynchronizeEvent)(void*) = nullptr;
+  // Null where the runtime has them not: then nothing is pinned.
+  AclError (*rtHostRegister)(void*, uint64_t, int, void**) = nullptr;
+  AclError (*rtHostUnregister)(void*) = nullptr;
 };
 
 // The functions of libacl_rt.so or libascendcl.so, or of `library` if not empty. NotFound without

@@ -43,6 +43,16 @@ class AscendApi final : public DriverApi {
     acl_.rtSynchronizeDevice();
     acl_.rtFree(reinterpret_cast<void*>(address));
   }
+  // The runtime copies from other host memory only while the caller waits.
+  bool Pin(std::span<std::byte> memory) const override {
+    constexpr uintptr_t kHostPage = 4096;
+    void* on_device = nullptr;
+    return acl_.rtHostRegister != nullptr && acl_.rtHostUnregister != nullptr &&
+           reinterpret_cast<uintptr_t>(memory.data()) % kHostPage == 0 &&
+           acl_.rtHostRegister(memory.data(), memory.size(), ascend::kMappedHost, &on_device) ==
+               ascend::kSuccess;
+  }
+  void Unpin(std::span<std::byte> memory) const override { acl_.rtHostUnregister(memory.data()); }
   absl::Status Copy(CopyDirection direction, std::byte* to, const std::byte* from, uint64_t bytes,
                     void* stream) const override {
     const int kind = direction == CopyDirection::kHostToDevice   ? ascend::kHostToDevice

@@ -58,7 +58,7 @@ int aclrtGetMemInfo(int attribute, size_t* free, size_t* total) {
 }
 int aclrtMalloc(void** data, size_t bytes, int policy) {
   Call call("aclrtMalloc", kBad);
-  call.Need(policy >= 0 && policy <= 7, "policy");
+  call.Need(policy == 0, "not ACL_MEM_MALLOC_HUGE_FIRST");
   // As the runtime does: a multiple of 32 bytes, and 32 behind them.
   call.Allocate(data, (bytes + 31) / 32 * 32 + 32, kNoMemory);
   return call.result();
@@ -66,6 +66,18 @@ int aclrtMalloc(void** data, size_t bytes, int policy) {
 int aclrtFree(void* data) {
   Release call("aclrtFree");
   return call.Done(Fake().allocations.erase(reinterpret_cast<uintptr_t>(data)) == 1);
+}
+int aclrtHostRegister(void* data, uint64_t bytes, int type, void** on_device) {
+  Call call("aclrtHostRegister", kBad);
+  call.Need(type == 0, "type");
+  call.Need(reinterpret_cast<uintptr_t>(data) % 4096 == 0, "not at a page");
+  call.Pin(data, bytes);
+  *on_device = data;
+  return call.result();
+}
+int aclrtHostUnregister(void* data) {
+  Release call("aclrtHostUnregister");
+  return call.Done(Fake().pinned.erase(data) == 1);
 }
 int aclrtMemcpyAsync(void* to, size_t most, const void* from, size_t bytes, int kind,
                      void* stream) {

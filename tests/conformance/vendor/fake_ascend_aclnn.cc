@@ -80,6 +80,7 @@ int Plan(const char* name, const std::vector<const void*>& objects, bool shapes_
 // The second phase; the executor is used up by it.
 int Execute(const char* name, void* workspace, uint64_t bytes, aclOpExecutor* executor,
             void* stream) {
+  if (Fake().before_operator) Fake().before_operator(name);
   Call call(name, kBad);
   call.NeedObject(executor);
   call.NeedStream(stream);

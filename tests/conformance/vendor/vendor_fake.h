@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -19,12 +20,24 @@ namespace terrace::device {
 
 enum class FakeDirection { kToDevice, kToHost, kOnDevice };
 
+// A kernel's launch, with a word for each parameter.
+struct FakeLaunch {
+  std::string name;
+  std::vector<unsigned> shape;  // groups, then items
+  std::vector<uint64_t> values;
+};
+
 struct VendorFake {
   // What a test sets.
   uint64_t memory_bytes = uint64_t{1} << 30;
   int fail_at = 0;  // the number of the call that fails; 0: none
   int fail_with = 0;
   bool has_pages = true;  // the driver maps pages, if it is of a kind that does
+  // How many parameters a kernel has; null: `parameters` of each.
+  std::function<size_t(const std::string& kernel)> parameters_of;
+  // Called before an operator runs, with nothing locked; null: nothing.
+  std::function<void(const char* name)> before_operator;
+  std::function<void(const FakeLaunch&)> run;  // what a launch does when it runs; null: nothing
 
   std::recursive_mutex mutex;
   int calls = 0;
@@ -34,7 +47,12 @@ struct VendorFake {
   std::map<uintptr_t, std::vector<std::byte>> allocations;
   std::set<void*> streams;
   std::map<void*, bool> events;  // whether recorded
-  std::set<void*> objects;       // descriptors, tensors, executors, modules
+  std::set<void*> objects;       // descriptors, tensors, executors, modules, graphs
+  std::map<void*, std::string> functions;
+  std::map<void*, std::vector<FakeLaunch>> capturing;  // by stream
+  std::map<void*, std::vector<FakeLaunch>> graphs;     // made, and ready to be launched
+  std::vector<FakeLaunch> executed;                    // where `parameters_of` is set
+  uint64_t launch_calls = 0;                           // that gave work to a stream
   struct MappedPage {
     uint64_t handle = 0;
     bool allowed = false;
@@ -57,7 +75,8 @@ struct VendorFake {
   // Things that were made and not given back.
   size_t Alive() const {
     return allocations.size() + streams.size() + events.size() + objects.size() + reserved.size() +
-           pages.size() + mapped.size() + pinned.size() + static_cast<size_t>(contexts);
+           pages.size() + mapped.size() + pinned.size() + capturing.size() +
+           static_cast<size_t>(contexts);
   }
   void Arm(int call, int code) {
     calls = 0;
