@@ -22,7 +22,7 @@ std::vector<std::string> Variants() {
   }
   if (HaveOpenCl()) names.insert(names.end(), {"opencl", "tiles"});
   // Devices over stand-ins for vendors' libraries.
-  names.insert(names.end(), {"ascend", "cambricon"});
+  names.insert(names.end(), {"ascend", "cambricon", "cnnl"});
   return names;
 }
 
@@ -117,7 +117,8 @@ class GoldenTest : public testing::TestWithParam<std::string> {
   // Nothing was called in a wrong order or left behind.
   void TearDown() override {
     if (!IsVendor(GetParam())) return;
-    const device::VendorFake* fake = device::FakeOf(GetParam());
+    const device::VendorFake* fake =
+        device::FakeOf(GetParam() == "cnnl" ? "cambricon" : GetParam());
     EXPECT_THAT(fake->violations, testing::IsEmpty());
     EXPECT_EQ(fake->Alive(), 0u);
     EXPECT_GT(fake->copies, 0u);

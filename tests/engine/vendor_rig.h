@@ -19,7 +19,7 @@
 namespace terrace::engine {
 
 inline bool IsVendor(const std::string& variant) {
-  return variant == "ascend" || variant == "cambricon";
+  return variant == "ascend" || variant == "cambricon" || variant == "cnnl";
 }
 
 // `variant` and `deterministic` as Rig takes them, or a vendor. `team` must outlive the rig.
@@ -39,9 +39,11 @@ inline std::unique_ptr<Rig> MakeRig(const std::string& variant, uint64_t budget_
     EXPECT_TRUE(backend.ok()) << backend.status();
     return std::make_unique<Rig>(*std::move(device), *std::move(backend), budget_bytes);
   }
-  device::FakeOf(variant)->Arm(0, 0);
+  const bool cnnl = variant == "cnnl";
+  const std::string vendor = cnnl ? "cambricon" : variant;
+  device::FakeOf(vendor)->Arm(0, 0);
   auto host = ops::CreateRefBackend(team);
-  const std::string library = device::FakeLibrary(variant);
+  const std::string library = device::FakeLibrary(vendor);
   absl::StatusOr<std::unique_ptr<device::DriverDevice>> device;
   absl::StatusOr<std::unique_ptr<ops::Backend>> backend;
   if (variant == "ascend") {
@@ -55,7 +57,11 @@ inline std::unique_ptr<Rig> MakeRig(const std::string& variant, uint64_t budget_
     options.library = library;
     device = device::CreateCambriconDevice(options);
     EXPECT_TRUE(device.ok()) << device.status();
-    backend = ops::CreateCambriconBackend(device->get(), std::move(host));
+    // "cnnl": with the operators of its library.
+    auto made = ops::CreateCambriconBackend(device->get(), std::move(host),
+                                            {.library = cnnl, .library_name = library});
+    EXPECT_TRUE(made.ok()) << made.status();
+    backend = std::move(made->backend);
   }
   EXPECT_TRUE(backend.ok()) << backend.status();
   return std::make_unique<Rig>(*std::move(device), *std::move(backend), budget_bytes);
