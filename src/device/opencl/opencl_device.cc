@@ -106,6 +106,8 @@ absl::StatusOr<Found> Choose(const std::vector<Found>& all, const std::string& w
   return absl::NotFoundError(fmt::format("OpenCL has no device '{}'; it knows {}", wanted, names));
 }
 
+constexpr const char* kStandard = "-cl-std=CL1.2";
+
 class OpenClDevice final : public Device {
  public:
   OpenClDevice(const cl::Api& api, const OpenClOptions& options) : api_(api), options_(options) {}
@@ -136,8 +138,22 @@ class OpenClDevice final : public Device {
     const std::string identity =
         fmt::format("{}\n{}\n{}\n{}", found.name.platform, found.name.device, found.name.version,
                     DeviceText(api_, id_, cl::kDriverVersion));
-    programs_ = std::make_unique<cl::Programs>(&api_, context_, id_, identity,
-                                               options_.cache_folder, info_.vector_items);
+    std::string options = info_.vector_items ? " -DVECTOR_ITEMS=1" : "";
+    if (options_.wide_tiles) options += " -DEMULATE_WIDE_TILES=1";
+    const auto make = [&](const std::string& more) {
+      programs_ = std::make_unique<cl::Programs>(&api_, context_, id_, identity,
+                                                 options_.cache_folder, more + options);
+    };
+    const std::string subgroups = Subgroups();
+    if (!subgroups.empty()) {
+      make(subgroups);
+      absl::StatusOr<cl::KernelHandle> probe = programs_->CreateKernel(cl::Programs::Probe());
+      if (probe.ok()) {
+        api_.ReleaseKernel(*probe);
+        return absl::OkStatus();
+      }
+    }
+    make(kStandard);
     return absl::OkStatus();
   }
 
@@ -188,6 +204,21 @@ class OpenClDevice final : public Device {
   }
 
  private:
+  // The compiler's options for kernels with sub-groups; empty: without.
+  std::string Subgroups() const {
+    using Wanted = OpenClOptions::Subgroups;
+    if (options_.subgroups == Wanted::kOff || info_.vector_items) return "";
+    if (options_.subgroups == Wanted::kEmulated) {
+      return std::string(kStandard) + " -DSUBGROUPS=1 -DSUBGROUP_BLOCKS=1 -DEMULATE_SUBGROUPS=1";
+    }
+    size_t sizes[16] = {};
+    size_t bytes = 0;
+    const bool known = api_.GetDeviceInfo(id_, cl::kDeviceSubGroupSizes, sizeof(sizes), sizes,
+                                          &bytes) == cl::kSuccess;
+    return SubgroupOptions(DeviceText(api_, id_, cl::kDeviceExtensions),
+                           {sizes, known ? std::min(bytes, sizeof(sizes)) / sizeof(size_t) : 0},
+                           DeviceText(api_, id_, cl::kDeviceOpenClCVersion));
+  }
   absl::Status TakeMemory(const OpenClDeviceName& name) {
     const uint64_t reported = name.memory_bytes & ~(cl::kAlignment - 1);
     uint64_t bytes = options_.memory_bytes;
@@ -220,6 +251,37 @@ class OpenClDevice final : public Device {
 };
 
 }  // namespace
+
+std::string SubgroupOptions(std::string_view extensions, std::span<const size_t> sizes,
+                            std::string_view c_version) {
+  const auto has = [&](std::string_view name) {
+    for (size_t at = extensions.find(name); at != std::string_view::npos;
+         at = extensions.find(name, at + 1)) {
+      const size_t end = at + name.size();
+      if ((at == 0 || extensions[at - 1] == ' ') &&
+          (end == extensions.size() || extensions[end] == ' ')) {
+        return true;
+      }
+    }
+    return false;
+  };
+  if (has("cl_intel_subgroups")) {
+    std::string options =
+        std::string(kStandard) + " -DSUBGROUPS=1 -DSUBGROUP_EXTENSION=cl_intel_subgroups";
+    const bool of_16 = std::find(sizes.begin(), sizes.end(), 16) != sizes.end();
+    if (of_16 && has("cl_intel_required_subgroup_size")) options += " -DSUBGROUP_BLOCKS=1";
+    return options;
+  }
+  // Not in OpenCL C 1.2.
+  if (!has("cl_khr_subgroups")) return "";
+  for (const char* version : {"3.0", "2.0"}) {
+    if (c_version.find(std::string("OpenCL C ") + version) != std::string_view::npos) {
+      return std::string("-cl-std=CL") + version +
+             " -DSUBGROUPS=1 -DSUBGROUP_EXTENSION=cl_khr_subgroups";
+    }
+  }
+  return "";
+}
 
 absl::StatusOr<std::vector<OpenClDeviceName>> ListOpenClDevices() {
   ASSIGN_OR_RETURN(const cl::Api api, cl::LoadApi());

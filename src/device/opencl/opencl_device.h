@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -27,8 +29,14 @@ struct OpenClOptions {
   uint64_t buffer_bytes = 0;
   // Even on a CPU the kernels for chips whose work-items are lanes (tests of what GPUs run).
   bool scalar_items = false;
-  // With scalar_items: kernels that use the tile product, which is emulated (tests).
+  // With scalar_items: kernels that use the tile product, which is emulated (tests); with
+  // `wide_tiles` that of chips whose items go in waves of 64.
   bool tile_product = false;
+  bool wide_tiles = false;
+  // Sub-groups for reductions, and for weights that are read by 16 lanes at once: where the driver
+  // has them; emulated by their definition, with scalar_items (tests); or never.
+  enum class Subgroups : uint8_t { kReported, kEmulated, kOff };
+  Subgroups subgroups = Subgroups::kReported;
 };
 
 struct OpenClDeviceName {
@@ -38,6 +46,12 @@ struct OpenClDeviceName {
   uint64_t memory_bytes = 0;
   bool cpu = false;
 };
+
+// What a driver with these extensions, sizes of sub-groups and version of OpenCL C has of
+// sub-groups, as options of its compiler; empty: nothing that kernels use. `extensions` is its list
+// of names, `c_version` as "OpenCL C 3.0 ...".
+std::string SubgroupOptions(std::string_view extensions, std::span<const size_t> sizes,
+                            std::string_view c_version);
 
 // NotFound without OpenCL's loader; an empty list if it knows no device.
 absl::StatusOr<std::vector<OpenClDeviceName>> ListOpenClDevices();

@@ -10,79 +10,13 @@
 
 #include "base/digest.h"
 #include "base/status.h"
+#include "device/opencl/opencl_prelude.h"
 
 namespace terrace::device::cl {
 namespace {
 
-// The common kernel dialect (src/ops/opencl/kernels/) in terms of OpenCL C. An address parameter is
-// a buffer and an offset; addresses read from tables are a buffer's number and an offset.
-constexpr std::string_view kPrelude = R"cl(
-#define KERNEL(name) __kernel void name
-#define GLOBAL __global
-#define LOCAL __local
-#define SHARED __local
-#define schar char
-#define CONSTANT __constant
-#define FUNCTION static inline
-#define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
-#define GROUP(d) ((int)get_group_id(d))
-#define ITEM(d) ((int)get_local_id(d))
-#define ITEMS(d) ((int)get_local_size(d))
-#define MEM(p) __global uchar *p##_base, ulong p##_at
-#define PTR(T, p) ((__global T *)(p##_base + p##_at))
-#define SPACE __global uchar *space0, __global uchar *space1, __global uchar *space2, \
-              __global uchar *space3
-#define RESOLVE(address) resolve_address(space0, space1, space2, space3, address)
-#define LOAD_HALF(p) vload_half(0, (const __global half *)(p))
-#define STORE_HALF(x, p) vstore_half_rte(x, 0, (__global half *)(p))
-#define AS_FLOAT(x) as_float(x)
-#define EXACT_STEPS _Pragma("OPENCL FP_CONTRACT OFF")
-#define ROUND_EVEN(x) rint(x)
-#define AS_UINT(x) as_uint(x)
-// The tile product by its definition (matmul.cl): slow, but kernels that use it are tested by it.
-#define TILE_STORAGE(count) __local uint tile_words[count][32][6];
-#define MULTIPLY_TILES(d, a, b) \
-  do { \
-    __local uint *mine = tile_words[ITEM(1)][ITEM(0)]; \
-    for (int word = 0; word < 4; ++word) mine[word] = a[word]; \
-    mine[4] = b[0]; \
-    mine[5] = b[1]; \
-    BARRIER(); \
-    multiply_tiles(d, tile_words[ITEM(1)][0], ITEM(0)); \
-    BARRIER(); \
-  } while (0)
-static inline float bf16_of(const __local uint *words, int item, int word, int half_at) {
-  const uint both = words[item * 6 + word];
-  return as_float(half_at ? both & 0xffff0000U : both << 16);
-}
-static inline void multiply_tiles(float *d, const __local uint *words, int item) {
-  for (int i = 0; i < 4; ++i) {
-    const int row = item / 4 + i / 2 * 8;
-    const int column = item % 4 * 2 + i % 2;
-    for (int k = 0; k < 16; ++k) {
-      const int pair = k % 8 / 2;
-      const float a = bf16_of(words, row % 8 * 4 + pair, row / 8 + k / 8 * 2, k % 2);
-      const float b = bf16_of(words, column * 4 + pair, 4 + k / 8, k % 2);
-      d[i] = fma(a, b, d[i]);
-    }
-  }
-}
-static inline __global uchar *resolve_address(__global uchar *space0, __global uchar *space1,
-                                              __global uchar *space2, __global uchar *space3,
-                                              ulong address) {
-  const uint number = (uint)(address >> 48);
-  __global uchar *base = number == 0   ? space0
-                         : number == 1 ? space1
-                         : number == 2 ? space2
-                                       : space3;
-  return base + (address & 0xffffffffffffUL);
-}
-#line 1
-)cl";
-
-std::string Options(const KernelSource& source, bool vector_items) {
-  std::string options = "-cl-std=CL1.2";
-  if (vector_items) options += " -DVECTOR_ITEMS=1";
+std::string Options(const KernelSource& source, const std::string& given) {
+  std::string options = given;
   std::istringstream defines(source.defines);
   for (std::string define; defines >> define;) options += " -D" + define;
   return options;
@@ -91,17 +25,32 @@ std::string Options(const KernelSource& source, bool vector_items) {
 }  // namespace
 
 Programs::Programs(const Api* api, Context context, DeviceId device, std::string identity,
-                   std::string folder, bool vector_items)
+                   std::string folder, std::string options)
     : api_(api),
       context_(context),
       device_(device),
       identity_(std::move(identity)),
       cache_(std::move(folder)),
-      vector_items_(vector_items) {}
+      options_(std::move(options)) {}
 
 Programs::~Programs() {
   absl::MutexLock lock(&mutex_);
   for (const auto& [digest, program] : programs_) api_->ReleaseProgram(program);
+}
+
+KernelSource Programs::Probe() {
+  return {"probe", nullptr,
+          "KERNEL(probe)(MEM(x)) {\n"
+          "#if SUBGROUPS\n"
+          "  SHARED float scratch[64];\n"
+          "  float sum = SUBGROUP_SUM(scratch, PTR(float, x)[ITEM(0)]);\n"
+          "  sum += SUBGROUP_MAX(scratch, sum);\n"
+          "  if (FIRST_OF_SUBGROUP()) PTR(float, x)[SUBGROUP()] = sum + (float)SUBGROUP_COUNT();\n"
+          "#endif\n"
+          "#ifdef BLOCK_READ_WORDS\n"
+          "  PTR(uint, x)[64 + ITEM(0)] = BLOCK_READ_WORDS(PTR(uint, x));\n"
+          "#endif\n"
+          "}\n"};
 }
 
 absl::StatusOr<KernelHandle> Programs::CreateKernel(const KernelSource& source) {
@@ -117,7 +66,7 @@ absl::StatusOr<KernelHandle> Programs::CreateKernel(const KernelSource& source) 
 }
 
 absl::StatusOr<Program> Programs::GetLocked(const KernelSource& source) {
-  const std::string options = Options(source, vector_items_);
+  const std::string options = Options(source, options_);
   const std::string text = std::string(kPrelude) + source.source;
   const std::string_view parts[] = {identity_, options, text};
   const std::string digest = DigestParts(parts).Hex();

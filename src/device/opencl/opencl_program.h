@@ -18,13 +18,16 @@ namespace terrace::device::cl {
 
 class Programs {
  public:
-  // `identity` names device and driver; `folder` may be empty. `api` and `context` must outlive it.
+  // `identity` names device and driver; `folder` may be empty; `options` are the compiler's, apart
+  // from a source's macros. `api` and `context` must outlive it.
   Programs(const Api* api, Context context, DeviceId device, std::string identity,
-           std::string folder, bool vector_items);
+           std::string folder, std::string options);
   ~Programs();
   Programs(const Programs&) = delete;
   Programs& operator=(const Programs&) = delete;
 
+  // The source that says whether a compiler takes what `options` ask for.
+  static KernelSource Probe();
   // A new kernel `source.name`. InvalidArgument with the compiler's words if the source does not
   // compile or holds no such kernel.
   absl::StatusOr<KernelHandle> CreateKernel(const KernelSource& source);
@@ -43,7 +46,7 @@ class Programs {
   DeviceId const device_;
   const std::string identity_;
   const KernelCache cache_;
-  const bool vector_items_;
+  const std::string options_;
   absl::Mutex mutex_;
   std::map<std::string, Program> programs_ ABSL_GUARDED_BY(mutex_);  // by digest
 };

@@ -185,7 +185,7 @@ KERNEL(attention)(ATTENTION_PARAMETERS) {
 
 // One group of 64 items a row (GROUP(0)) and query head (GROUP(1)): items are keys for the scores,
 // and output dimensions for the values.
-#define KEYS 64
+#define KEYS ITEMS_A_GROUP
 #define DIMS_AN_ITEM ((VALUE_DIM + KEYS - 1) / KEYS)
 
 KERNEL(attention)(ATTENTION_PARAMETERS) {
@@ -221,25 +221,12 @@ KERNEL(attention)(ATTENTION_PARAMETERS) {
       }
       score = capped(score, scale, softcap);
     }
-    scratch[item] = score;
-    BARRIER();
-    for (int half_count = KEYS / 2; half_count > 0; half_count /= 2) {
-      if (item < half_count) scratch[item] = fmax(scratch[item], scratch[item + half_count]);
-      BARRIER();
-    }
-    const float now_largest = fmax(largest, scratch[0]);
-    BARRIER();
+    const float now_largest = fmax(largest, group_max(scratch, score));
     const float correction = exp(largest - now_largest);
     const float weight = seen ? exp(score - now_largest) : 0.0f;
     largest = now_largest;
     weights[item] = weight;
-    scratch[item] = weight;
-    BARRIER();
-    for (int half_count = KEYS / 2; half_count > 0; half_count /= 2) {
-      if (item < half_count) scratch[item] += scratch[item + half_count];
-      BARRIER();
-    }
-    sum = sum * correction + scratch[0];
+    sum = sum * correction + group_sum(scratch, weight);
     const int begin = chunk < first ? first : chunk;
     const int end = position + 1 < chunk + KEYS ? position + 1 : chunk + KEYS;
     for (int i = 0; i < DIMS_AN_ITEM; ++i) total[i] *= correction;

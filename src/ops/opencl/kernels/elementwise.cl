@@ -1,23 +1,5 @@
 // Small operators over rows of float32 activations. Strides are in floats.
-// Dialect: src/device/opencl/opencl_program.cc (KERNEL, MEM, PTR, GROUP, ITEM, ...).
-
-#ifndef ITEMS_A_GROUP
-#define ITEMS_A_GROUP 64
-#endif
-
-// The sum of `value` over the group's items, for all of them.
-FUNCTION float group_sum(LOCAL float *scratch, float value) {
-  const int item = ITEM(0);
-  scratch[item] = value;
-  BARRIER();
-  for (int half_count = ITEMS_A_GROUP / 2; half_count > 0; half_count /= 2) {
-    if (item < half_count) scratch[item] += scratch[item + half_count];
-    BARRIER();
-  }
-  const float sum = scratch[0];
-  BARRIER();
-  return sum;
-}
+// Dialect: src/device/opencl/opencl_prelude.h (KERNEL, MEM, PTR, GROUP, ITEM, ...).
 
 // One group a head of a row: out = x / sqrt(mean(x^2) + eps) * weight.
 KERNEL(rms_norm)(MEM(x), MEM(weight), MEM(out), int heads, int size, float eps, long x_stride,
@@ -94,6 +76,12 @@ KERNEL(glu)(MEM(gate), MEM(up), MEM(out), int activation, int rows, int cols, lo
 KERNEL(add)(MEM(x), MEM(y), int rows, int cols, long x_stride, long y_stride) {
   ELEMENT();
   PTR(float, x)[row * x_stride + col] += PTR(float, y)[row * y_stride + col];
+}
+
+// Each row += bias.
+KERNEL(add_bias)(MEM(x), MEM(bias), int rows, int cols, long stride) {
+  ELEMENT();
+  PTR(float, x)[row * stride + col] += PTR(float, bias)[col];
 }
 
 // cap > 0: x = cap tanh(x / cap); else x *= scale.
