@@ -46,7 +46,8 @@ absl::Status RefuseVariant(const server::Config& config) {
 }
 
 // A maker's chip and its operators.
-absl::StatusOr<ChosenDevice> ChooseChip(const server::Config& config, ThreadTeam* team) {
+absl::StatusOr<ChosenDevice> ChooseChip(const server::Config& config, ThreadTeam* team,
+                                        DeviceNotice tell) {
   const bool npu = config.device.kind == server::DeviceKind::kNpu;
   if (!npu) RETURN_IF_ERROR(RefuseVariant(config));
   std::unique_ptr<ops::Backend> host;
@@ -58,16 +59,20 @@ absl::StatusOr<ChosenDevice> ChooseChip(const server::Config& config, ThreadTeam
   options.memory_bytes = config.device.memory_bytes;
   options.cache_folder = KernelFolder(config);
   options.deterministic = config.device.deterministic;
+  options.library_rows = config.device.library_rows;
+  options.graphs = config.device.graphs;
+  options.unproven_operators = config.device.unproven_operators;
+  options.tell = std::move(tell);
   ASSIGN_OR_RETURN(ops::Chip chip, ops::OpenChip(npu ? ops::ChipKind::kNpu : ops::ChipKind::kGpu,
                                                  options, std::move(host)));
   return ChosenDevice{std::move(chip.device), std::move(chip.backend), std::move(chip.note)};
 }
 
 absl::StatusOr<ChosenDevice> Choose(const server::Config& config, const Clock* clock,
-                                    ThreadTeam* team) {
+                                    ThreadTeam* team, DeviceNotice tell) {
   const server::DeviceKind kind = config.device.kind;
   if (kind == server::DeviceKind::kNpu || kind == server::DeviceKind::kGpu) {
-    return ChooseChip(config, team);
+    return ChooseChip(config, team, std::move(tell));
   }
   Made made = device::CreateCpuDevice();
   if (kind == server::DeviceKind::kSim) made = CreateSim(config, clock);
@@ -88,8 +93,8 @@ absl::StatusOr<ChosenDevice> Choose(const server::Config& config, const Clock* c
 }  // namespace
 
 absl::StatusOr<ChosenDevice> ChooseDevice(const server::Config& config, const Clock* clock,
-                                          ThreadTeam* team) {
-  absl::StatusOr<ChosenDevice> chosen = Choose(config, clock, team);
+                                          ThreadTeam* team, DeviceNotice tell) {
+  absl::StatusOr<ChosenDevice> chosen = Choose(config, clock, team, std::move(tell));
   if (chosen.ok() || config.device.kind == server::DeviceKind::kCpu) return chosen;
   return WithContext(chosen.status(),
                      fmt::format("device.kind {}", server::DeviceKindName(config.device.kind)));

@@ -3,6 +3,7 @@
 #ifndef TERRACE_CLI_DEVICE_CHOICE_H_
 #define TERRACE_CLI_DEVICE_CHOICE_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,9 +22,12 @@ struct ChosenDevice {
   std::string note;                       // which operators the chip leaves to the host, if any
 };
 
+// Hears, on any thread and once each, what does not work as well as it could; may be null.
+using DeviceNotice = std::function<void(const std::string&)>;
+
 // Errors name device.kind. `clock` and `team` must outlive what is made.
 absl::StatusOr<ChosenDevice> ChooseDevice(const server::Config& config, const Clock* clock,
-                                          ThreadTeam* team);
+                                          ThreadTeam* team, DeviceNotice tell);
 
 }  // namespace terrace::cli
 

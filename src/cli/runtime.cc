@@ -121,8 +121,10 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::CreateAlone(
   runtime->SetStorage(config);
   runtime->team_ =
       std::make_unique<ThreadTeam>(config.device.threads > 0 ? config.device.threads : CpuCount());
-  ASSIGN_OR_RETURN(ChosenDevice chosen,
-                   ChooseDevice(config, &runtime->clock_, runtime->team_.get()));
+  ASSIGN_OR_RETURN(
+      ChosenDevice chosen,
+      ChooseDevice(config, &runtime->clock_, runtime->team_.get(),
+                   [raw = runtime.get()](const std::string& what) { raw->Tell("device", what); }));
   runtime->device_ = std::move(chosen.device);
   runtime->backend_ = std::move(chosen.backend);
   runtime->device_note_ = std::move(chosen.note);
@@ -224,11 +226,15 @@ tier::ScrubState Runtime::scrubbed() const {
 void Runtime::SetNotice(Notice notice) {
   absl::MutexLock lock(&notice_mutex_);
   notice_ = std::move(notice);
+  if (!notice_) return;
+  for (const auto& [subject, message] : std::exchange(untold_, {})) notice_(subject, message);
 }
 
 void Runtime::Tell(const std::string& subject, const std::string& message) {
   absl::MutexLock lock(&notice_mutex_);
-  if (notice_) notice_(subject, message);
+  if (notice_) return notice_(subject, message);
+  constexpr size_t kMostUntold = 32;
+  if (untold_.size() < kMostUntold) untold_.emplace_back(subject, message);
 }
 
 weights::OpenOptions Runtime::OpenOptionsOf(const std::string& name, const std::string& path) {

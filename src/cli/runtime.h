@@ -127,6 +127,8 @@ class Runtime {
   std::unique_ptr<storage::DiskBudget> disk_budget_;
   absl::Mutex notice_mutex_;
   Notice notice_ ABSL_GUARDED_BY(notice_mutex_);
+  // What was told before anybody listened.
+  std::vector<std::pair<std::string, std::string>> untold_ ABSL_GUARDED_BY(notice_mutex_);
   bool write_images_ = true;
   uint64_t budget_bytes_ = 0;
   std::unique_ptr<ThreadTeam> team_;

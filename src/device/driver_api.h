@@ -79,7 +79,17 @@ class DriverApi {
     return absl::UnimplementedError("the driver loads no kernels");
   }
 
+  // Launches as one, where the driver has that. What is launched on `stream` between BeginCapture
+  // and EndCapture does not run, but goes into a graph, whose arguments stay as they were.
+  // EndCapture ends the capture even where it fails.
+  virtual bool HasGraphs() const { return false; }
+  virtual absl::Status BeginCapture(void*) const { return NoGraphs(); }
+  virtual absl::StatusOr<void*> EndCapture(void*) const { return NoGraphs(); }
+  virtual absl::Status LaunchGraph(void*, void*) const { return NoGraphs(); }
+  virtual void DestroyGraph(void*) const {}
+
  private:
+  static absl::Status NoGraphs() { return absl::UnimplementedError("the driver has no graphs"); }
   static absl::Status NoPages() { return absl::UnimplementedError("the driver maps no pages"); }
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -34,7 +35,26 @@ struct DriverDevice::State {
     for (const auto& [digest, module] : modules) api->UnloadModule(module);
   }
 
-  QueueParts parts() { return {api.get(), memory.get(), &counters, info.max_group_items}; }
+  QueueParts parts() {
+    QueueParts parts{api.get(), memory.get(), &counters, info.max_group_items, options.graphs};
+    parts.tell = [this](const std::string& what) { Tell(what); };
+    if (options.matrices != nullptr) parts.matrices = [this] { return Matrices(); };
+    return parts;
+  }
+  absl::StatusOr<const MatrixCalls*> Matrices() {
+    absl::MutexLock lock(&mutex);
+    if (!matrices.has_value()) matrices = options.matrices();
+    RETURN_IF_ERROR(matrices->status());
+    return &**matrices;
+  }
+  void Tell(const std::string& what) {
+    if (options.tell == nullptr) return;
+    {
+      absl::MutexLock lock(&mutex);
+      if (!told.insert(what).second) return;
+    }
+    options.tell(what);
+  }
 
   const DriverDeviceOptions options;
   DeviceInfo info;
@@ -45,6 +65,8 @@ struct DriverDevice::State {
   std::unique_ptr<DriverMemory> memory;
   absl::Mutex mutex;
   std::map<std::string, void*> modules ABSL_GUARDED_BY(mutex);  // by digest
+  std::set<std::string> told ABSL_GUARDED_BY(mutex);
+  std::optional<absl::StatusOr<MatrixCalls>> matrices ABSL_GUARDED_BY(mutex);  // once opened
 };
 
 DriverDevice::DriverDevice(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -58,6 +80,10 @@ absl::StatusOr<std::unique_ptr<DriverDevice>> DriverDevice::Create(
   device->state_->info.alignment = DriverMemory::kAlignment;
   device->state_->info.granularity = DriverMemory::kAlignment;
   RETURN_IF_ERROR(device->TakeMemory());
+  State& s = *device->state_;
+  if (s.options.graphs && s.compiler != nullptr && !s.api->HasGraphs()) {
+    s.Tell("kernels are launched one by one: the driver has no graphs of launches");
+  }
   return device;
 }
 

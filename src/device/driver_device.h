@@ -14,6 +14,7 @@
 #include "device/device.h"
 #include "device/driver_api.h"
 #include "device/driver_collectives.h"
+#include "device/driver_matrices.h"
 
 namespace terrace::device {
 
@@ -36,6 +37,12 @@ struct DriverDeviceOptions {
   // For compiled kernels; empty: they are compiled again by each process.
   std::string cache_folder;
   std::shared_ptr<const Sensors> sensors;  // null: the chip says nothing
+  // Opens the maker's library for products of matrices; null: there is none.
+  std::function<absl::StatusOr<MatrixCalls>()> matrices;
+  // Launches that come again in the same order become graphs, where the driver has those.
+  bool graphs = true;
+  // Is told what does not work as well as it could, once each, on any thread; may be null.
+  std::function<void(const std::string&)> tell;
   // Opens the maker's library for sums over chips; null: there is none.
   std::function<absl::StatusOr<CollectiveCalls>()> collectives;
 };

@@ -163,6 +163,17 @@ absl::Status DriverStream::Synchronize() {
   return status_;
 }
 
+absl::Status DriverStream::Multiply(const MatrixProduct& product) {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(
+      +[](DriverStream* stream)
+           ABSL_SHARED_LOCKS_REQUIRED(stream->mutex_) { return stream->DirectLocked(); },
+      this));
+  FailLocked(queue_->HandOver());
+  RETURN_IF_ERROR(status_);
+  return queue_->Multiply(product);
+}
+
 void DriverStream::ClearError() {
   absl::MutexLock lock(&mutex_);
   status_ = absl::OkStatus();

@@ -15,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "device/device.h"
+#include "device/matrix_stream.h"
 
 namespace terrace::device {
 
@@ -46,7 +47,17 @@ class DriverQueue {
   // What is queued later runs after `mark` of any queue of the device.
   virtual absl::Status WaitFor(const DriverMark& mark) = 0;
   virtual absl::Status Flush() = 0;
+  // Gives the driver what the queue has gathered.
+  virtual absl::Status HandOver() { return absl::OkStatus(); }
   virtual absl::Status Finish() = 0;
+
+  // As MatrixStream has them.
+  virtual absl::Status OpenMatrices() {
+    return absl::NotFoundError("the device has no library for matrices");
+  }
+  virtual absl::Status Multiply(const MatrixProduct&) {
+    return absl::UnimplementedError("the device has no library for matrices");
+  }
 };
 
 // What a recording stands for; shared by the event and the streams that reach it or wait for it.
@@ -81,7 +92,7 @@ class DriverEvent final : public Event {
   std::shared_ptr<DriverPoint> point_ ABSL_GUARDED_BY(mutex_);
 };
 
-class DriverStream final : public Stream {
+class DriverStream final : public Stream, public MatrixStream {
  public:
   explicit DriverStream(std::unique_ptr<DriverQueue> queue);
   ~DriverStream() override;
@@ -95,6 +106,8 @@ class DriverStream final : public Stream {
   absl::Status Wait(const Event& event) override;
   absl::Status Synchronize() override;
   void ClearError() override;
+  absl::Status OpenMatrices() override { return queue_->OpenMatrices(); }
+  absl::Status Multiply(const MatrixProduct& product) override;
 
  private:
   struct Operation {

@@ -23,7 +23,9 @@ Made OpenGpu(const ChipOptions& options, absl::StatusOr<std::unique_ptr<device::
   RETURN_IF_ERROR(device.status());
   Chip chip;
   chip.device = *std::move(device);
-  ASSIGN_OR_RETURN(chip.backend, CreateKernelBackend(chip.device.get(), options.deterministic));
+  ASSIGN_OR_RETURN(chip.backend,
+                   CreateKernelBackend(chip.device.get(), {options.deterministic,
+                                                           options.library_rows, options.tell}));
   return chip;
 }
 
@@ -32,6 +34,8 @@ device::CudaOptions GpuOptions(const ChipOptions& options) {
   gpu.ordinal = options.ordinal;
   gpu.memory_bytes = options.memory_bytes;
   gpu.cache_folder = options.cache_folder;
+  gpu.graphs = options.graphs;
+  gpu.tell = options.tell;
   return gpu;
 }
 
@@ -64,9 +68,12 @@ Made OpenCambricon(const ChipOptions& options, std::unique_ptr<Backend>* host) {
   ASSIGN_OR_RETURN(std::unique_ptr<device::DriverDevice> device,
                    device::CreateCambriconDevice(npu));
   Chip chip;
-  ASSIGN_OR_RETURN(chip.backend, CreateCambriconBackend(device.get(), std::move(*host)));
+  ASSIGN_OR_RETURN(CambriconBackend made,
+                   CreateCambriconBackend(device.get(), std::move(*host),
+                                          {.library = options.unproven_operators}));
+  chip.backend = std::move(made.backend);
+  chip.note = std::move(made.note);
   chip.device = std::move(device);
-  chip.note = kCambriconNote;
   return chip;
 }
 

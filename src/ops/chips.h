@@ -4,6 +4,7 @@
 #define TERRACE_OPS_CHIPS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -23,6 +24,12 @@ struct ChipOptions {
   uint64_t memory_bytes = 0;   // to take; 0: what is free, but for a part that the driver needs
   std::string cache_folder;    // for compiled kernels; empty: none
   bool deterministic = false;  // of GPUs, as CreateKernelBackend takes it
+  int32_t library_rows = 0;    // of GPUs, as KernelOptions has it
+  // Of NPUs: operators of a library without a public interface, where a trial of them is right.
+  bool unproven_operators = false;
+  bool graphs = true;  // of GPUs, as DriverDeviceOptions has it
+  // Is told what does not work as well as it could, once each, on any thread; may be null.
+  std::function<void(const std::string&)> tell;
 };
 
 struct Chip {

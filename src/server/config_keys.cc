@@ -309,6 +309,37 @@ const ConfigKey kKeys[] = {
        return status;
      },
      [](In c) { return std::string(c.device.deterministic ? "true" : "false"); }},
+    {"device.graphs", "true or false", "true",
+     "Of device.kind gpu. true: kernel launches that come again with the same arguments, as in "
+     "decoding, are handed to the driver as one graph, where it has those. false: one by one.",
+     [](string_view t, Config* c) {
+       std::string word;
+       Status status = SetChoice(t, {"true", "false"}, &word);
+       if (status.ok()) c->device.graphs = word == "true";
+       return status;
+     },
+     [](In c) { return std::string(c.device.graphs ? "true" : "false"); }},
+    {"device.unproven_operators", "true or false", "false",
+     "Of device.kind npu. true: operators of a maker's library that has no public interface, "
+     "called "
+     "as public programs call it, are used where a trial at the start gives right results. false: "
+     "the host computes them.",
+     [](string_view t, Config* c) {
+       std::string word;
+       Status status = SetChoice(t, {"true", "false"}, &word);
+       if (status.ok()) c->device.unproven_operators = word == "true";
+       return status;
+     },
+     [](In c) { return std::string(c.device.unproven_operators ? "true" : "false"); }},
+    {"device.library_rows", "number or off", "64",
+     "Of device.kind gpu. Rows from which F16 and BF16 matrices are multiplied by the maker's "
+     "library, where it is installed; other formats from eight times as many, and only where the "
+     "device has no tile product of its own. off: never. Not with device.deterministic.",
+     [](string_view t, Config* c) {
+       c->device.library_rows = 0;
+       return t == "off" ? absl::OkStatus() : SetInteger(t, 2, 65536, &c->device.library_rows);
+     },
+     [](In c) { return c.device.library_rows ? fmt::format("{}", c.device.library_rows) : "off"; }},
     {"device.sim.memory", "size", "4GiB", "Memory of the sim device.",
      [](string_view t, Config* c) { return SetBytes(t, kMiB, &c->device.sim_memory_bytes); },
      [](In c) { return BytesText(c.device.sim_memory_bytes); }},

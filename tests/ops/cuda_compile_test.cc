@@ -66,14 +66,15 @@ class CudaCompileTest : public testing::TestWithParam<std::string> {
 
 TEST_P(CudaCompileTest, Elementwise) {
   Check(kElementwiseSource, "",
-        {"rms_norm", "rope", "glu", "add", "scale_or_cap", "fill", "gather_rows", "add_scaled_rows",
-         "gelu_erf", "scale_by_sigmoid", "layer_norm", "pool", "attend_all"});
+        {"rms_norm", "rope", "glu", "add", "add_bias", "scale_or_cap", "fill", "gather_rows",
+         "add_scaled_rows", "gelu_erf", "scale_by_sigmoid", "layer_norm", "pool", "attend_all"});
 }
 
 TEST_P(CudaCompileTest, MatricesOfEveryFormat) {
   for (const DType dtype : MatrixTypes()) {
     SCOPED_TRACE(Info(dtype).name);
-    Check(kMatMulSource, MatMulDefines(dtype), {"matmul_1", "matmul_8", "embed"});
+    Check(kMatMulSource, MatMulDefines(dtype),
+          {"matmul_1", "matmul_8", "embed", "unpack", "to_bf16"});
   }
 }
 
@@ -107,7 +108,8 @@ TEST_P(CudaCompileTest, TheDialectInMusasWords) {
   maker.prelude = device::musa::Mtrtc().prelude;
   compiler_ = device::cuda::Compiler::Open(maker).value();
   for (const DType dtype : {DType::kF16, DType::kQ4_K, DType::kMXFP4}) {
-    Check(kMatMulSource, MatMulDefines(dtype), {"matmul_1", "matmul_8", "embed"});
+    Check(kMatMulSource, MatMulDefines(dtype),
+          {"matmul_1", "matmul_8", "embed", "unpack", "to_bf16"});
   }
   Check(kAttentionSource, "KEY_DIM=128 VALUE_DIM=128 KV_KIND=0", {"attention", "store_kv"});
   EXPECT_TRUE(compiler_->Compile(kElementwiseSource, "", GetParam()).ok());

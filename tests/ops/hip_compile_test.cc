@@ -38,6 +38,7 @@ HELPER void __syncthreads() {
   __builtin_amdgcn_s_barrier();
 }
 HELPER float __uint_as_float(unsigned x) { return __builtin_bit_cast(float, x); }
+HELPER unsigned __float_as_uint(float x) { return __builtin_bit_cast(unsigned, x); }
 HELPER float sqrt(float x) { return __builtin_sqrtf(x); }
 HELPER float fabs(float x) { return __builtin_fabsf(x); }
 HELPER float rintf(float x) { return __builtin_rintf(x); }
@@ -70,7 +71,9 @@ class HipCompileTest : public testing::TestWithParam<std::string> {
     if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
 
-  void Check(const char* source, const std::string& defines, const std::set<std::string>& kernels) {
+  // The machine code, as text.
+  std::string Check(const char* source, const std::string& defines,
+                    const std::set<std::string>& kernels) {
     SCOPED_TRACE(defines);
     const std::string text = folder_ + "/kernels.hip", code = folder_ + "/kernels.s";
     std::ofstream(text) << kHeaders << device::cuda::kDialectWords << device::hip::kPrelude
@@ -81,13 +84,16 @@ class HipCompileTest : public testing::TestWithParam<std::string> {
     const std::string command = clang_ + " -x hip --offload-arch=" + GetParam() +
                                 " --cuda-device-only -nogpuinc -nogpulib -std=c++17 -O3" +
                                 " -ffp-contract=off" + options + " -S " + text + " -o " + code;
-    ASSERT_EQ(std::system(command.c_str()), 0) << command;
+    const int rc = std::system(command.c_str());
+    EXPECT_EQ(rc, 0) << command;
+    if (rc != 0) return "";
     std::ifstream file(code);
     const std::string out{std::istreambuf_iterator<char>(file), {}};
     EXPECT_EQ(Find(out, R"(\.amdhsa_kernel (\w+))"), kernels);
     const std::set<std::string> none = {"0"};
     EXPECT_EQ(Find(out, R"(\.vgpr_spill_count: +(\d+))"), none);
     EXPECT_EQ(Find(out, R"(\.private_segment_fixed_size: +(\d+))"), none);
+    return out;
   }
 
   static std::set<std::string> Find(const std::string& text, const char* pattern) {
@@ -104,14 +110,26 @@ class HipCompileTest : public testing::TestWithParam<std::string> {
 
 TEST_P(HipCompileTest, Elementwise) {
   Check(kElementwiseSource, "",
-        {"rms_norm", "rope", "glu", "add", "scale_or_cap", "fill", "gather_rows", "add_scaled_rows",
-         "gelu_erf", "scale_by_sigmoid", "layer_norm", "pool", "attend_all"});
+        {"rms_norm", "rope", "glu", "add", "add_bias", "scale_or_cap", "fill", "gather_rows",
+         "add_scaled_rows", "gelu_erf", "scale_by_sigmoid", "layer_norm", "pool", "attend_all"});
 }
 
 TEST_P(HipCompileTest, MatricesOfEachKindOfFormat) {
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kQ4_K, DType::kQ8_0,
                             DType::kIQ3_S, DType::kMXFP4, DType::kW8A8}) {
-    Check(kMatMulSource, MatMulDefines(dtype), {"matmul_1", "matmul_8", "embed"});
+    Check(kMatMulSource, MatMulDefines(dtype),
+          {"matmul_1", "matmul_8", "embed", "unpack", "to_bf16"});
+  }
+}
+
+// Chips before CDNA 2 have no instruction for it.
+TEST_P(HipCompileTest, TheTileProductOfEveryFormatOnMatrixCores) {
+  if (GetParam() == "gfx906") GTEST_SKIP() << "has no matrix cores";
+  for (const DType dtype : MatrixTypes()) {
+    if (dtype == DType::kF32) continue;
+    const std::string out =
+        Check(kMatMulSource, MatMulDefines(dtype) + " TILE_PRODUCT=1", {"matmul_tiles"});
+    EXPECT_NE(out.find("v_mfma_f32_16x16x16"), std::string::npos) << Info(dtype).name;
   }
 }
 
@@ -123,7 +141,8 @@ TEST_P(HipCompileTest, Attention) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Architectures, HipCompileTest, testing::Values("gfx906", "gfx90a"),
+INSTANTIATE_TEST_SUITE_P(Architectures, HipCompileTest,
+                         testing::Values("gfx906", "gfx90a", "gfx942"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

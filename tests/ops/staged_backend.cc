@@ -23,7 +23,11 @@ std::unique_ptr<device::Device> MakeDevice(Items items) {
   // Small, so that addresses lie in different buffers.
   options.buffer_bytes = uint64_t{64} << 20;
   options.scalar_items = items != Items::kVectors;
-  options.tile_product = items == Items::kLanesWithTiles;
+  options.wide_tiles = items == Items::kLanesWithWideTiles;
+  options.tile_product = items == Items::kLanesWithTiles || options.wide_tiles;
+  if (items == Items::kLanesWithSubgroups) {
+    options.subgroups = device::OpenClOptions::Subgroups::kEmulated;
+  }
   auto made = device::CreateOpenClDevice(options);
   EXPECT_TRUE(made.ok()) << made.status();
   return made.ok() ? *std::move(made) : nullptr;
@@ -271,6 +275,11 @@ std::unique_ptr<Backend> CreateStagedBackend(Items items) {
   EXPECT_TRUE(inner.ok()) << inner.status();
   if (!inner.ok()) return nullptr;
   return std::make_unique<StagedBackend>(SharedDevice(items), *std::move(inner));
+}
+
+std::unique_ptr<Backend> CreateStagedBackend(device::Device* device,
+                                             std::unique_ptr<Backend> backend) {
+  return std::make_unique<StagedBackend>(device, std::move(backend));
 }
 
 }  // namespace terrace::ops

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "device/device.h"
 #include "ops/backend.h"
 
 namespace terrace::ops {
@@ -15,12 +16,22 @@ namespace terrace::ops {
 bool HaveKernelDevice();
 
 // How kernels are run: an item with vector registers, as processors have them; an item a lane, as
-// GPUs run them; or that with the tile product, emulated.
-enum class Items : uint8_t { kVectors, kLanes, kLanesWithTiles };
+// GPUs run them; or that with the tile product of either kind, or with sub-groups, both
+// emulated.
+enum class Items : uint8_t {
+  kVectors,
+  kLanes,
+  kLanesWithTiles,
+  kLanesWithWideTiles,
+  kLanesWithSubgroups
+};
 
 // On one device of each kind for the whole program, so that kernels are compiled once. REQUIRES:
 // HaveKernelDevice().
 std::unique_ptr<Backend> CreateStagedBackend(Items items);
+// Of a backend of one's own on `device`, which must outlive it.
+std::unique_ptr<Backend> CreateStagedBackend(device::Device* device,
+                                             std::unique_ptr<Backend> backend);
 
 }  // namespace terrace::ops
 

@@ -32,7 +32,7 @@ inline std::vector<std::string> SupportedVariants() {
   for (const CpuVariant& v : CpuVariants()) {
     if (v.supported) names.push_back(v.name);
   }
-  if (HaveKernelDevice()) names.insert(names.end(), {"kernels", "scalar"});
+  if (HaveKernelDevice()) names.insert(names.end(), {"kernels", "scalar", "subgroups"});
   return names;
 }
 
@@ -40,6 +40,7 @@ inline std::unique_ptr<Backend> MustCreate(const std::string& variant, ThreadTea
                                            bool deterministic = false) {
   if (variant == "kernels") return CreateStagedBackend(Items::kVectors);
   if (variant == "scalar") return CreateStagedBackend(Items::kLanes);
+  if (variant == "subgroups") return CreateStagedBackend(Items::kLanesWithSubgroups);
   auto backend = CreateCpuBackend(variant, team, {.deterministic = deterministic});
   EXPECT_TRUE(backend.ok()) << backend.status();
   return backend.ok() ? std::move(backend).value() : nullptr;

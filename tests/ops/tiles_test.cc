@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/random.h"
@@ -14,21 +15,22 @@
 namespace terrace::ops {
 namespace {
 
-class TilesTest : public testing::TestWithParam<DType> {
+class TilesTest : public testing::TestWithParam<std::tuple<DType, Items>> {
  protected:
   void SetUp() override {
     if (!HaveKernelDevice()) GTEST_SKIP() << "no device compiles kernels here";
-    backend_ = CreateStagedBackend(Items::kLanesWithTiles);
+    backend_ = CreateStagedBackend(std::get<1>(GetParam()));
     ASSERT_NE(backend_, nullptr);
   }
 
+  static DType Type() { return std::get<0>(GetParam()); }
   // All formats but this have 8 significant bits or fewer; float32 is not computed by tiles.
-  static bool WeightsAreExact() { return GetParam() != DType::kF16; }
+  static bool WeightsAreExact() { return Type() != DType::kF16; }
 
   // `exact_x`: x of numbers that bfloat16 holds, so that nothing but sums is rounded.
   void Check(int rows, int cols, int n, bool with_bias, bool exact_x, uint64_t seed) {
     SCOPED_TRACE(testing::Message() << rows << "x" << cols << " n " << n << " seed " << seed);
-    const DType dtype = GetParam();
+    const DType dtype = Type();
     Random random(seed);
     const std::vector<std::byte> plain = RandomWeight(dtype, rows, cols, random);
     const int64_t stride = cols + 3;
@@ -84,7 +86,7 @@ class TilesTest : public testing::TestWithParam<DType> {
   }
 
   int Columns(int multiple) const {
-    return multiple * static_cast<int>(std::max<uint32_t>(32, Info(GetParam()).block_elements));
+    return multiple * static_cast<int>(std::max<uint32_t>(32, Info(Type()).block_elements));
   }
 
   std::unique_ptr<Backend> backend_;
@@ -105,15 +107,15 @@ TEST_P(TilesTest, RowsThatFillNoTileAndRoundedInputs) {
 TEST_P(TilesTest, ARowDoesNotDependOnItsNeighbours) {
   const int cols = Columns(2);
   Random random(6);
-  const std::vector<std::byte> plain = RandomWeight(GetParam(), 32, cols, random);
-  std::vector<std::byte> weight(backend_->PackedBytes(Layout::kRows16, GetParam(), 32, cols));
-  ASSERT_TRUE(backend_->Pack(Layout::kRows16, GetParam(), 32, cols, plain, weight).ok());
+  const std::vector<std::byte> plain = RandomWeight(Type(), 32, cols, random);
+  std::vector<std::byte> weight(backend_->PackedBytes(Layout::kRows16, Type(), 32, cols));
+  ASSERT_TRUE(backend_->Pack(Layout::kRows16, Type(), 32, cols, plain, weight).ok());
   std::vector<float> x = RandomFloats(static_cast<size_t>(100 * cols), random);
   std::vector<float> first;
   for (const int n : {16, 63, 64, 100}) {
     std::vector<float> out(static_cast<size_t>(n * 32));
     MatMulTarget target;
-    target.weight = {GetParam(), Layout::kRows16, 32, cols, weight.data()};
+    target.weight = {Type(), Layout::kRows16, 32, cols, weight.data()};
     target.out = View(out, n, 32);
     ASSERT_TRUE(backend_->MatMul(View(x, n, cols), {&target, 1}).ok());
     out.resize(32);
@@ -125,14 +127,14 @@ TEST_P(TilesTest, ARowDoesNotDependOnItsNeighbours) {
 TEST_P(TilesTest, WhereRoundingMustNotDependOnTheRowsTilesAreNotUsed) {
   const int cols = Columns(1);
   Random random(7);
-  const std::vector<std::byte> plain = RandomWeight(GetParam(), 16, cols, random);
-  std::vector<std::byte> weight(backend_->PackedBytes(Layout::kRows16, GetParam(), 16, cols));
-  ASSERT_TRUE(backend_->Pack(Layout::kRows16, GetParam(), 16, cols, plain, weight).ok());
+  const std::vector<std::byte> plain = RandomWeight(Type(), 16, cols, random);
+  std::vector<std::byte> weight(backend_->PackedBytes(Layout::kRows16, Type(), 16, cols));
+  ASSERT_TRUE(backend_->Pack(Layout::kRows16, Type(), 16, cols, plain, weight).ok());
   std::vector<float> x = RandomFloats(static_cast<size_t>(40 * cols), random);
   backend_->SetUniform(true);
   std::vector<float> one(16), many(40 * 16);
   MatMulTarget target;
-  target.weight = {GetParam(), Layout::kRows16, 16, cols, weight.data()};
+  target.weight = {Type(), Layout::kRows16, 16, cols, weight.data()};
   target.out = View(one, 1, 16);
   ASSERT_TRUE(backend_->MatMul(View(x, 1, cols), {&target, 1}).ok());
   target.out = View(many, 40, 16);
@@ -141,8 +143,16 @@ TEST_P(TilesTest, WhereRoundingMustNotDependOnTheRowsTilesAreNotUsed) {
   EXPECT_EQ(one, many);
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, TilesTest, testing::ValuesIn(MatrixTypes()),
-                         [](const auto& info) { return std::string(Info(info.param).name); });
+// Both kinds of tiles: with 32 items each, and with 64.
+INSTANTIATE_TEST_SUITE_P(Formats, TilesTest,
+                         testing::Combine(testing::ValuesIn(MatrixTypes()),
+                                          testing::Values(Items::kLanesWithTiles,
+                                                          Items::kLanesWithWideTiles)),
+                         [](const auto& info) {
+                           const bool wide = std::get<1>(info.param) == Items::kLanesWithWideTiles;
+                           return std::string(Info(std::get<0>(info.param)).name) +
+                                  (wide ? "_wide" : "");
+                         });
 
 }  // namespace
 }  // namespace terrace::ops

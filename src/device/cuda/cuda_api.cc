@@ -1,5 +1,7 @@
 #include "device/cuda/cuda_api.h"
 
+#include <string_view>
+
 #include <fmt/format.h>
 
 #include "base/status.h"
@@ -67,9 +69,11 @@ absl::StatusOr<Driver> LoadDriver(const DriverNames& names) {
   driver.DeviceGetName = device_name;
   LoadOptional(
       [&](const char* name) {
-        void* found = library.Find(names.prefix + std::string(name));
-        // The one name among them that has a suffix.
-        return found != nullptr ? found : library.Find(names.prefix + std::string(name) + "_v2");
+        const std::string full = names.prefix + std::string(name);
+        // The one name whose function without a suffix is another one.
+        if (std::string_view(name) == "StreamBeginCapture") return library.Find(full + "_v2");
+        void* found = library.Find(full);
+        return found != nullptr ? found : library.Find(full + "_v2");
       },
       &driver);
   return driver;
@@ -90,6 +94,12 @@ void LoadOptional(const std::function<void*(const char* name)>& find, Driver* dr
   get("MemHostRegister", &driver->MemHostRegister);
   get("MemHostUnregister", &driver->MemHostUnregister);
   get("DeviceGetPCIBusId", &driver->DeviceGetPCIBusId);
+  get("StreamBeginCapture", &driver->StreamBeginCapture);
+  get("StreamEndCapture", &driver->StreamEndCapture);
+  get("GraphInstantiateWithFlags", &driver->GraphInstantiate);
+  get("GraphLaunch", &driver->GraphLaunch);
+  get("GraphExecDestroy", &driver->GraphExecDestroy);
+  get("GraphDestroy", &driver->GraphDestroy);
 }
 
 absl::Status ToStatus(const Driver& driver, Result code, const char* call) {

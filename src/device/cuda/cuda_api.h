@@ -23,6 +23,8 @@ using StreamHandle = struct StreamObject*;
 using EventHandle = struct EventObject*;
 using ModuleHandle = struct ModuleObject*;
 using FunctionHandle = struct FunctionObject*;
+using GraphHandle = struct GraphObject*;
+using ReadyGraph = struct ReadyGraphObject*;  // one that can be launched
 
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kInvalidValue = 1;
@@ -34,6 +36,8 @@ inline constexpr Result kNotReady = 600;
 
 inline constexpr unsigned kNonBlocking = 1;    // of a stream
 inline constexpr unsigned kDisableTiming = 2;  // of an event
+// Of a capture: whatever other threads do meanwhile neither fails nor ends it.
+inline constexpr int kRelaxedCapture = 2;
 
 // The numbers of a device's attributes.
 struct Attributes {
@@ -66,6 +70,8 @@ struct Driver {
   const char* architecture_prefix = "sm_";
   // The major compute capability from which on the dialect has a tile product; 0: never.
   int tile_product_from = 0;
+  // Or the architectures that have it, by what their names begin with.
+  std::vector<std::string> tile_product_architectures;
   Attributes attributes;
   // Instead of contexts, where a maker has none: both of DevicePrimaryCtx are null then.
   Result (*SetDevice)(Ordinal) = nullptr;
@@ -100,7 +106,8 @@ struct Driver {
   Result (*ModuleUnload)(ModuleHandle) = nullptr;
   Result (*ModuleGetFunction)(FunctionHandle*, ModuleHandle, const char*) = nullptr;
 
-  // Null where the driver has them not: then memory is not mapped by pages, and nothing is pinned.
+  // Null where the driver has them not: then memory is not mapped by pages, nothing is pinned, and
+  // kernels are launched one by one.
   Result (*MemGetAllocationGranularity)(size_t*, const PageProperties*, int) = nullptr;
   Result (*MemAddressReserve)(Address*, size_t, size_t, Address, unsigned long long) = nullptr;
   Result (*MemAddressFree)(Address, size_t) = nullptr;
@@ -112,6 +119,12 @@ struct Driver {
   Result (*MemHostRegister)(void*, size_t, unsigned) = nullptr;
   Result (*MemHostUnregister)(void*) = nullptr;
   Result (*DeviceGetPCIBusId)(char*, int, Ordinal) = nullptr;
+  Result (*StreamBeginCapture)(StreamHandle, int) = nullptr;
+  Result (*StreamEndCapture)(StreamHandle, GraphHandle*) = nullptr;
+  Result (*GraphInstantiate)(ReadyGraph*, GraphHandle, unsigned long long) = nullptr;
+  Result (*GraphLaunch)(ReadyGraph, StreamHandle) = nullptr;
+  Result (*GraphExecDestroy)(ReadyGraph) = nullptr;
+  Result (*GraphDestroy)(GraphHandle) = nullptr;
 
   Result (*LaunchKernel)(FunctionHandle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                          unsigned, StreamHandle, void**, void**) = nullptr;

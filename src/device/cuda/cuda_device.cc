@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/status.h"
+#include "device/cuda/cublas.h"
 #include "device/cuda/cuda_driver.h"
 #include "device/cuda/nccl.h"
 #include "device/cuda/nvml.h"
@@ -36,6 +37,7 @@ absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(const CudaOptions& aske
   CudaOptions options = asked;
   options.sensors = [](const std::string& pci_bus_id) { return cuda::OpenNvml(pci_bus_id); };
   options.collectives = [] { return cuda::LoadNccl(); };
+  options.matrices = [] { return cuda::LoadCublas(); };
   ASSIGN_OR_RETURN(const cuda::Driver driver, cuda::LoadDriver());
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::Compiler> compiler, cuda::Compiler::Open());
   return CreateCudaDevice(options, driver, std::move(compiler));
@@ -59,6 +61,9 @@ absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(const CudaOptions& opti
   device.memory_bytes = options.memory_bytes;
   device.cache_folder = options.cache_folder;
   device.collectives = options.collectives;
+  device.matrices = options.matrices;
+  device.graphs = options.graphs;
+  device.tell = options.tell;
   return DriverDevice::Create(std::move(device), std::move(opened.api), std::move(own));
 }
 

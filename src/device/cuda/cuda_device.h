@@ -26,7 +26,11 @@ struct CudaOptions {
   std::string cache_folder;
   // What the chip says of itself; null: nothing. Is given the chip's PCI address, empty if unknown.
   std::function<std::shared_ptr<const Sensors>(const std::string& pci_bus_id)> sensors;
-  std::function<absl::StatusOr<CollectiveCalls>()> collectives;  // as DriverDeviceOptions has it
+  // As DriverDeviceOptions has these.
+  std::function<absl::StatusOr<CollectiveCalls>()> collectives;
+  std::function<absl::StatusOr<MatrixCalls>()> matrices;
+  bool graphs = true;
+  std::function<void(const std::string&)> tell;
 };
 
 // NotFound without a driver, a GPU of that number or the compiler; ResourceExhausted without the

@@ -179,6 +179,32 @@ class CudaApi final : public DriverApi {
         "LaunchKernel");
   }
 
+  bool HasGraphs() const override {
+    return driver_.StreamBeginCapture != nullptr && driver_.StreamEndCapture != nullptr &&
+           driver_.GraphInstantiate != nullptr && driver_.GraphLaunch != nullptr &&
+           driver_.GraphExecDestroy != nullptr && driver_.GraphDestroy != nullptr;
+  }
+  absl::Status BeginCapture(void* stream) const override {
+    return Check(driver_.StreamBeginCapture(StreamOf(stream), kRelaxedCapture),
+                 "StreamBeginCapture");
+  }
+  absl::StatusOr<void*> EndCapture(void* stream) const override {
+    GraphHandle graph = nullptr;
+    RETURN_IF_ERROR(Check(driver_.StreamEndCapture(StreamOf(stream), &graph), "StreamEndCapture"));
+    ReadyGraph ready = nullptr;
+    const absl::Status made = Check(driver_.GraphInstantiate(&ready, graph, 0), "GraphInstantiate");
+    driver_.GraphDestroy(graph);
+    RETURN_IF_ERROR(made);
+    return static_cast<void*>(ready);
+  }
+  absl::Status LaunchGraph(void* graph, void* stream) const override {
+    return Check(driver_.GraphLaunch(static_cast<ReadyGraph>(graph), StreamOf(stream)),
+                 "GraphLaunch");
+  }
+  void DestroyGraph(void* graph) const override {
+    driver_.GraphExecDestroy(static_cast<ReadyGraph>(graph));
+  }
+
  private:
   absl::Status Check(Result code, const char* call) const { return ToStatus(driver_, code, call); }
 
@@ -205,8 +231,13 @@ absl::StatusOr<std::string> Architecture(const Driver& driver, Ordinal device) {
   return fmt::format("{}{}{}", driver.architecture_prefix, major, minor);
 }
 
-// Of the makers' preludes CUDA's has it, for compute capability 8.0 and later.
-absl::StatusOr<bool> HasTileProduct(const Driver& driver, Ordinal device) {
+// Of the makers' preludes CUDA's has it, for compute capability 8.0 and later, and HIP's for chips
+// with matrix cores.
+absl::StatusOr<bool> HasTileProduct(const Driver& driver, Ordinal device,
+                                    const std::string& architecture) {
+  for (const std::string& name : driver.tile_product_architectures) {
+    if (architecture.starts_with(name)) return true;
+  }
   if (driver.tile_product_from == 0) return false;
   int major = 0;
   RETURN_IF_ERROR(ToStatus(driver,
@@ -243,7 +274,7 @@ absl::StatusOr<OpenedDriver> OpenDriver(const Driver& driver, int ordinal) {
       driver.DeviceGetPCIBusId(pci, sizeof(pci) - 1, device) == kSuccess) {
     opened.pci_bus_id = pci;
   }
-  ASSIGN_OR_RETURN(opened.tile_product, HasTileProduct(driver, device));
+  ASSIGN_OR_RETURN(opened.tile_product, HasTileProduct(driver, device, opened.architecture));
   auto api = std::make_unique<CudaApi>(driver, device);
   RETURN_IF_ERROR(api->Open());
   opened.api = std::move(api);

@@ -19,7 +19,6 @@ static __device__ __forceinline__ void store_half(float value, ushort *p) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
   *p = bits;
 }
-#define AS_UINT(x) __float_as_uint(x)
 #define TILE_STORAGE(count)
 #define MULTIPLY_TILES(d, a, b) multiply_tiles(d, a, b)
 #if __CUDA_ARCH__ >= 800

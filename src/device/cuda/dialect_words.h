@@ -36,6 +36,7 @@ typedef unsigned long long dialect_ulong;
 #define SPACE int whole_space
 #define RESOLVE(address) ((uchar *)(address))
 #define AS_FLOAT(x) __uint_as_float(x)
+#define AS_UINT(x) __float_as_uint(x)
 #define ROUND_EVEN(x) rintf(x)
 #define EXACT_STEPS
 #undef INFINITY

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "device/cuda/nccl.h"
 #include "device/hip/hip_prelude.h"
+#include "device/hip/hipblas.h"
 #include "device/hip/rocm_smi.h"
 #include "device/shared_library.h"
 
@@ -53,6 +54,7 @@ absl::StatusOr<cuda::Driver> LoadDriver(const std::string& library) {
   d.maker = "HIP";
   d.attributes.max_threads_per_block = 56;
   d.attributes.virtual_memory = 89;
+  d.tile_product_architectures = {"gfx90a", "gfx940", "gfx941", "gfx942", "gfx950"};
   const char* missing = nullptr;
   const auto get = [&]<typename F>(const char* name, F* function) {
     *function = reinterpret_cast<F>(opened.Find(name));
@@ -131,6 +133,7 @@ absl::StatusOr<std::unique_ptr<Device>> CreateHipDevice(CudaOptions options) {
   options.kind = "hip";
   options.sensors = [](const std::string& pci_bus_id) { return hip::OpenRocmSmi(pci_bus_id); };
   options.collectives = [] { return hip::LoadRccl(); };
+  options.matrices = [] { return hip::LoadHipblas(); };
   ASSIGN_OR_RETURN(const cuda::Driver driver, hip::LoadDriver());
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::Compiler> compiler, cuda::Compiler::Open(hip::Hiprtc()));
   return CreateCudaDevice(options, driver, std::move(compiler));

@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "device/cuda/nccl.h"
 #include "device/musa/mtml.h"
+#include "device/musa/mublas.h"
 #include "device/musa/musa_prelude.h"
 
 namespace terrace::device {
@@ -43,6 +44,7 @@ absl::StatusOr<std::unique_ptr<Device>> CreateMusaDevice(CudaOptions options) {
     return musa::OpenMtml(ordinal);
   };
   options.collectives = [] { return musa::LoadMccl(); };
+  options.matrices = [] { return musa::LoadMublas(); };
   ASSIGN_OR_RETURN(const cuda::Driver driver, musa::LoadDriver());
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::Compiler> compiler, cuda::Compiler::Open(musa::Mtrtc()));
   return CreateCudaDevice(options, driver, std::move(compiler));

@@ -13,9 +13,10 @@
 #include "base/status.h"
 #include "ops/check.h"
 #include "ops/cpu/packing.h"
+#include "ops/opencl/angle_tables.h"
 #include "ops/opencl/kernel_sources.h"
+#include "ops/opencl/library_matmul.h"
 #include "ops/opencl/upload_ring.h"
-#include "ops/rope.h"
 
 namespace terrace::ops {
 namespace {
@@ -46,12 +47,21 @@ LaunchShape Elements(int64_t count) {
 
 class KernelBackend final : public Backend {
  public:
-  KernelBackend(device::Device* device, std::unique_ptr<device::Stream> stream, bool deterministic)
+  KernelBackend(device::Device* device, std::unique_ptr<device::Stream> stream,
+                const KernelOptions& options)
       : device_(device),
-        deterministic_(deterministic),
+        deterministic_(options.deterministic),
         name_(device->info().kind),
         stream_(std::move(stream)),
-        ring_(device, stream_.get()) {}
+        ring_(device, stream_.get()),
+        angles_(&ring_),
+        library_(device, stream_.get(), options.deterministic ? 0 : options.library_rows,
+                 options.tell,
+                 [this](const char* name, const std::string& defines, const LaunchShape& shape,
+                        std::span<const KernelArgument> arguments) {
+                   const char* source = defines.empty() ? kElementwiseSource : kMatMulSource;
+                   return Run(name, source, defines, shape, arguments);
+                 }) {}
   ~KernelBackend() override { stream_->Synchronize().IgnoreError(); }
 
   absl::Status Prepare() { return ring_.Grow(kRingBytes); }
@@ -122,6 +132,7 @@ class KernelBackend final : public Backend {
     absl::Status status = stream_->Synchronize();
     // What failed is told once; what comes after is not to fail for it.
     if (!status.ok()) stream_->ClearError();
+    idle_ = true;
     marks_.clear();
     return status;
   }
@@ -134,6 +145,7 @@ class KernelBackend final : public Backend {
   absl::Status Run(const char* name, const char* source, const std::string& defines,
                    const LaunchShape& shape, std::span<const KernelArgument> arguments) {
     ASSIGN_OR_RETURN(device::Kernel * kernel, Get(name, source, defines));
+    idle_ = false;
     return stream_->Launch(*kernel, shape, arguments);
   }
   absl::Status RunElementwise(const char* name, const LaunchShape& shape,
@@ -160,9 +172,6 @@ class KernelBackend final : public Backend {
            x.rows >= kFewestForTiles && w.cols % kTileColumns == 0 && w.dtype != DType::kF32;
   }
   absl::Status MultiplyOne(const Matrix& x, const MatMulTarget& target);
-  // Cosines and sines of each row, uploaded once for all layers with these parameters.
-  absl::StatusOr<const std::byte*> Angles(std::span<const int32_t> positions,
-                                          const RopeParams& params);
   // A batch's block addresses and rows as kernels read them, uploaded once for all layers.
   absl::Status PrepareTables(const BatchRows& batch, int32_t rows);
   std::string KvDefines(const KvGeometry& geometry) const {
@@ -177,20 +186,15 @@ class KernelBackend final : public Backend {
   UploadRing ring_;
   std::map<std::string, std::unique_ptr<device::Kernel>> kernels_;  // by name and macros
 
-  struct AngleTable {
-    RopeParams params;
-    std::vector<float> factors;
-    std::vector<int32_t> positions;
-    const std::byte* data = nullptr;
-    uint64_t generation = 0;
-  };
-  std::vector<AngleTable> angles_;  // few: layers with and without a window differ
+  AngleTables angles_;
+  LibraryMatMul library_;
   std::vector<uint64_t> blocks_;
   std::vector<int32_t> rows_;  // where a row's blocks begin, and its position
   const std::byte* blocks_data_ = nullptr;
   const std::byte* rows_data_ = nullptr;
   uint64_t tables_generation_ = 0;
 
+  bool idle_ = false;  // nothing was queued since all that was has run
   uint64_t last_mark_ = 0;
   std::deque<std::pair<uint64_t, std::unique_ptr<device::Event>>> marks_;
 };
@@ -214,6 +218,9 @@ absl::Status KernelBackend::EmbedRows(const Weight& table, std::span<const int32
                                                 LayoutName(table.layout)));
   }
   if (ids.empty()) return absl::OkStatus();
+  // Steps begin here. If their tables come to lie where those of the last step did, their launches
+  // are the same, and the device may hand them to its driver as one.
+  if (idle_) ring_.Rewind();
   ASSIGN_OR_RETURN(const std::byte* uploaded, ring_.UploadArray(ids));
   const KernelArgument arguments[] = {
       At(table.data),
@@ -247,7 +254,15 @@ absl::Status KernelBackend::MatMul(Matrix x, std::span<const MatMulTarget> targe
     }
   }
   if (x.rows == 0) return absl::OkStatus();
-  for (const MatMulTarget& target : targets) RETURN_IF_ERROR(MultiplyOne(x, target));
+  bool first = true;  // of those that the library takes
+  for (const MatMulTarget& target : targets) {
+    if (!uniform_ && library_.Takes(x, target.weight)) {
+      const bool done = library_.Multiply(x, target, first);
+      first = false;
+      if (done) continue;
+    }
+    RETURN_IF_ERROR(MultiplyOne(x, target));
+  }
   return absl::OkStatus();
 }
 
@@ -282,50 +297,11 @@ absl::Status KernelBackend::MultiplyOne(const Matrix& x, const MatMulTarget& tar
              arguments);
 }
 
-absl::StatusOr<const std::byte*> KernelBackend::Angles(std::span<const int32_t> positions,
-                                                       const RopeParams& p) {
-  const std::span<const float> factors(
-      p.frequency_factors.data,
-      p.frequency_factors.data != nullptr ? static_cast<size_t>(p.dim / 2) : 0);
-  const auto same = [&](const AngleTable& table) {
-    const RopeParams& o = table.params;
-    return table.generation == ring_.generation() && o.dim == p.dim && o.base == p.base &&
-           o.position_scale == p.position_scale && o.yarn_ext_factor == p.yarn_ext_factor &&
-           o.yarn_attn_factor == p.yarn_attn_factor && o.yarn_beta_fast == p.yarn_beta_fast &&
-           o.yarn_beta_slow == p.yarn_beta_slow &&
-           o.yarn_original_context == p.yarn_original_context &&
-           o.yarn_round_range == p.yarn_round_range &&
-           std::equal(factors.begin(), factors.end(), table.factors.begin(), table.factors.end()) &&
-           std::equal(positions.begin(), positions.end(), table.positions.begin(),
-                      table.positions.end());
-  };
-  if (auto found = std::find_if(angles_.begin(), angles_.end(), same); found != angles_.end()) {
-    return found->data;
-  }
-  const RopeTable table(p);
-  std::vector<float> values(positions.size() * static_cast<size_t>(p.dim));
-  for (size_t r = 0; r < positions.size(); ++r) {
-    float* row = values.data() + r * static_cast<size_t>(p.dim);
-    table.Angles(positions[r], row, row + p.dim / 2);
-  }
-  ASSIGN_OR_RETURN(const std::byte* data, ring_.UploadArray(std::span<const float>(values)));
-  constexpr size_t kMostTables = 4;
-  if (angles_.size() >= kMostTables) angles_.erase(angles_.begin());
-  AngleTable kept;
-  kept.params = p;
-  kept.factors.assign(factors.begin(), factors.end());
-  kept.positions.assign(positions.begin(), positions.end());
-  kept.data = data;
-  kept.generation = ring_.generation();
-  angles_.push_back(std::move(kept));
-  return data;
-}
-
 absl::Status KernelBackend::Rope(Matrix x, int32_t heads, int32_t head_dim, const BatchRows& batch,
                                  const RopeParams& params) {
   RETURN_IF_ERROR(CheckRope(x, heads, head_dim, batch, params));
   if (x.rows == 0) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::byte* angles, Angles(batch.positions, params));
+  ASSIGN_OR_RETURN(const std::byte* angles, angles_.Get(batch.positions, params));
   const int32_t pairs = params.dim / 2;
   const KernelArgument arguments[] = {At(x.data), At(angles),
                                       Of(heads),  Of(head_dim),
@@ -577,9 +553,9 @@ absl::Status KernelBackend::WaitFor(uint64_t mark) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateKernelBackend(device::Device* device,
-                                                             bool deterministic) {
+                                                             KernelOptions options) {
   ASSIGN_OR_RETURN(std::unique_ptr<device::Stream> stream, device->CreateStream());
-  auto backend = std::make_unique<KernelBackend>(device, std::move(stream), deterministic);
+  auto backend = std::make_unique<KernelBackend>(device, std::move(stream), options);
   RETURN_IF_ERROR(backend->Prepare());
   return std::unique_ptr<Backend>(std::move(backend));
 }

@@ -30,6 +30,12 @@ class UploadRing {
   absl::StatusOr<const std::byte*> UploadArray(std::span<const T> values) {
     return Upload(std::as_bytes(values));
   }
+  // What was uploaded is no longer needed, and everything queued has run: what comes next goes to
+  // the same addresses as after the last Rewind.
+  void Rewind() {
+    used_ = 0;
+    ++generation_;
+  }
   // Changes whenever earlier uploads are gone.
   uint64_t generation() const { return generation_; }
 

@@ -124,6 +124,7 @@ int SUFFIXED(StreamDestroy)(void* stream) {
 int DRIVER(StreamSynchronize)(void* stream) {
   Call call(__func__, kBad);
   call.NeedStream(stream);
+  call.NeedNoCapture(stream);
   return call.result();
 }
 int DRIVER(StreamWaitEvent)(void* stream, void* event, unsigned) {
@@ -166,21 +167,49 @@ int DRIVER(ModuleUnload)(void* module) {
   Release call(__func__);
   return call.Done(Fake().objects.erase(module) == 1);
 }
-int DRIVER(ModuleGetFunction)(void** function, void* module, const char*) {
+int DRIVER(ModuleGetFunction)(void** function, void* module, const char* name) {
   Call call(__func__, kBad);
-  call.NeedObject(module);
-  *function = module;
+  call.NewFunction(function, module, name);
   return call.result();
 }
 int DRIVER(LaunchKernel)(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                          unsigned by, unsigned bz, unsigned shared, void* stream, void** parameters,
                          void**) {
   Call call(__func__, kBad);
-  call.NeedObject(function);
-  call.NeedStream(stream);
   call.Need(shared == 0, "shared memory");
-  if (call.ok()) call.Launched({gx, gy, gz, bx, by, bz}, parameters);
+  if (call.ok()) call.Launched(function, stream, {gx, gy, gz, bx, by, bz}, parameters);
   return call.result();
+}
+
+// ---- Graphs ----
+
+int DRIVER(StreamBeginCapture_v2)(void* stream, int mode) {
+  Call call(__func__, kBad);
+  call.BeginCapture(stream, mode);
+  return call.result();
+}
+int DRIVER(StreamEndCapture)(void* stream, void** graph) {
+  Call call(__func__, kBad);
+  call.EndCapture(stream, graph);
+  return call.result();
+}
+int DRIVER(GraphInstantiateWithFlags)(void** ready, void* graph, unsigned long long flags) {
+  Call call(__func__, kBad);
+  call.Instantiate(ready, graph, flags);
+  return call.result();
+}
+int DRIVER(GraphLaunch)(void* ready, void* stream) {
+  Call call(__func__, kBad);
+  call.LaunchGraph(ready, stream);
+  return call.result();
+}
+int DRIVER(GraphExecDestroy)(void* ready) {
+  Release call(__func__);
+  return call.Done(ForgetGraph(ready));
+}
+int DRIVER(GraphDestroy)(void* graph) {
+  Release call(__func__);
+  return call.Done(ForgetGraph(graph));
 }
 
 // ---- Pages and pinned memory ----

@@ -88,15 +88,76 @@ class Call {
     ++Fake().copies;
     Fake().copied[static_cast<int>(direction)] += bytes;
   }
-  void Launched(const std::vector<unsigned>& shape, void** parameters) {
+  void NewFunction(void** function, void* module, const char* name) {
+    NeedObject(module);
+    if (ok()) Fake().functions[*function = NewHandle()] = name;
+  }
+  // Into the graph that is captured on `stream`, else at once.
+  void Launched(void* function, void* stream, const std::vector<unsigned>& shape,
+                void** parameters) {
+    NeedStream(stream);
+    Need(Fake().functions.contains(function), "no such function");
+    if (!ok()) return;
+    FakeLaunch launch{Fake().functions[function], shape, {}};
+    const size_t count =
+        Fake().parameters_of ? Fake().parameters_of(launch.name) : Fake().parameters;
+    for (size_t i = 0; i < count; ++i) {
+      launch.values.push_back(*static_cast<uint64_t*>(parameters[i]));
+    }
+    const auto capture = Fake().capturing.find(stream);
+    if (capture != Fake().capturing.end()) {
+      capture->second.push_back(std::move(launch));
+      return;
+    }
+    ++Fake().launch_calls;
+    Execute(launch);
+  }
+  static void Execute(const FakeLaunch& launch) {
+    const std::vector<unsigned>& shape = launch.shape;
     char text[128];
     std::snprintf(text, sizeof(text), "%ux%ux%u groups of %ux%ux%u", shape[0], shape[1], shape[2],
                   shape[3], shape[4], shape[5]);
     Fake().launched.emplace_back(text);
-    Fake().launched_parameters.clear();
-    for (size_t i = 0; i < Fake().parameters; ++i) {
-      Fake().launched_parameters.push_back(*static_cast<uint64_t*>(parameters[i]));
+    Fake().launched_parameters = launch.values;
+    if (Fake().parameters_of) Fake().executed.push_back(launch);
+    if (Fake().run) Fake().run(launch);
+  }
+
+  // Graphs of launches.
+  void BeginCapture(void* stream, int mode) {
+    NeedStream(stream);
+    Need(mode == 2, "mode");
+    Need(!Fake().capturing.contains(stream), "captured already");
+    if (ok()) Fake().capturing[stream];
+  }
+  // Ends the capture, as the driver does, even where it fails.
+  void EndCapture(void* stream, void** graph) {
+    NeedStream(stream);
+    const auto capture = Fake().capturing.find(stream);
+    if (capture == Fake().capturing.end()) return Need(false, "nothing is captured");
+    if (ok()) {
+      NewObject(graph);
+      Fake().graphs[*graph] = std::move(capture->second);
     }
+    Fake().capturing.erase(capture);
+  }
+  void Instantiate(void** ready, void* graph, unsigned long long flags) {
+    NeedObject(graph);
+    Need(flags == 0, "flags");
+    if (!ok()) return;
+    NewObject(ready);
+    Fake().graphs[*ready] = Fake().graphs[graph];
+  }
+  void LaunchGraph(void* ready, void* stream) {
+    NeedObject(ready);
+    NeedStream(stream);
+    Need(!Fake().capturing.contains(stream), "a graph within a graph");
+    if (!ok()) return;
+    ++Fake().launch_calls;
+    for (const FakeLaunch& launch : Fake().graphs[ready]) Execute(launch);
+  }
+  void NeedNoCapture(void* stream) {
+    Need(!Fake().capturing.contains(stream), "the stream is being captured");
   }
 
   // Pages. `properties` are an allocation's: pinned (1) memory of device (1) 0.
@@ -201,6 +262,11 @@ class Release {
   std::lock_guard<std::recursive_mutex> lock_;
   const char* const name_;
 };
+
+inline bool ForgetGraph(void* graph) {
+  Fake().graphs.erase(graph);
+  return Fake().objects.erase(graph) == 1;
+}
 
 }  // namespace terrace::device
 

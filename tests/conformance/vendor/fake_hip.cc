@@ -94,6 +94,7 @@ int hipStreamDestroy(void* stream) {
 int hipStreamSynchronize(void* stream) {
   Call call("hipStreamSynchronize", kBad);
   call.NeedStream(stream);
+  call.NeedNoCapture(stream);
   return call.result();
 }
 int hipStreamWaitEvent(void* stream, void* event, unsigned) {
@@ -139,21 +140,48 @@ int hipModuleUnload(void* module) {
 }
 int hipModuleGetFunction(void** function, void* module, const char* name) {
   Call call("hipModuleGetFunction", kBad);
-  call.NeedObject(module);
-  if (!call.ok()) return call.result();
-  if (std::string(name) == "absent") return 500;  // NotFound
-  *function = module;
-  return 0;
+  if (call.ok() && std::string(name) == "absent") return 500;  // NotFound
+  call.NewFunction(function, module, name);
+  return call.result();
 }
 int hipModuleLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                           unsigned by, unsigned bz, unsigned shared, void* stream,
                           void** parameters, void**) {
   Call call("hipModuleLaunchKernel", kBad);
-  call.NeedObject(function);
-  call.NeedStream(stream);
   call.Need(shared == 0, "shared memory");
-  if (call.ok()) call.Launched({gx, gy, gz, bx, by, bz}, parameters);
+  if (call.ok()) call.Launched(function, stream, {gx, gy, gz, bx, by, bz}, parameters);
   return call.result();
+}
+
+// ---- Graphs ----
+
+int hipStreamBeginCapture(void* stream, int mode) {
+  Call call(__func__, kBad);
+  call.BeginCapture(stream, mode);
+  return call.result();
+}
+int hipStreamEndCapture(void* stream, void** graph) {
+  Call call(__func__, kBad);
+  call.EndCapture(stream, graph);
+  return call.result();
+}
+int hipGraphInstantiateWithFlags(void** ready, void* graph, unsigned long long flags) {
+  Call call(__func__, kBad);
+  call.Instantiate(ready, graph, flags);
+  return call.result();
+}
+int hipGraphLaunch(void* ready, void* stream) {
+  Call call(__func__, kBad);
+  call.LaunchGraph(ready, stream);
+  return call.result();
+}
+int hipGraphExecDestroy(void* ready) {
+  Release call(__func__);
+  return call.Done(ForgetGraph(ready));
+}
+int hipGraphDestroy(void* graph) {
+  Release call(__func__);
+  return call.Done(ForgetGraph(graph));
 }
 
 // ---- Pages and pinned memory ----

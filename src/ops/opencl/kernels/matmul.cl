@@ -33,7 +33,12 @@ typedef int16 lanes_i;
 typedef float lanes_f;
 typedef uint lanes_u;
 #define LANE ITEM(0)
+#if defined(BLOCK_READ_WORDS) && !TILE_PRODUCT
+// The 16 lanes of a slice are one sub-group.
+#define LOAD_WORDS(p) BLOCK_READ_WORDS((GLOBAL const uint *)(p))
+#else
 #define LOAD_WORDS(p) (((GLOBAL const uint *)(p))[lane])
+#endif
 #define LOAD_HALVES(p) LOAD_HALF((p) + 2 * lane)
 #define LOAD_UCHARS(p) ((float)((GLOBAL const uchar *)(p))[lane])
 #define LOAD_CHARS(p) ((float)((GLOBAL const schar *)(p))[lane])
@@ -299,6 +304,15 @@ FUNCTION lanes_f load_column(int lane, GLOBAL const uchar *weights, int col) {
 #define SCRATCH(TILE) SHARED float scratch[TILE * 16 * SLICES];
 #endif
 
+FUNCTION uint bf16_bits(float x) {
+  const uint bits = AS_UINT(x);
+  if ((bits & 0x7fffffffU) > 0x7f800000U) return bits >> 16 | 0x40U;
+  return (bits + 0x7fffU + (bits >> 16 & 1U)) >> 16;
+}
+FUNCTION uint bf16_pair(float first, float second) {
+  return bf16_bits(first) | bf16_bits(second) << 16;
+}
+
 #if TILE_PRODUCT
 
 // ---- Many rows of x, by the tile product ----
@@ -310,6 +324,11 @@ FUNCTION lanes_f load_column(int lane, GLOBAL const uchar *weights, int col) {
 // d[0] to d[3] are columns 2 t and 2 t + 1 of D's row g, then of row g + 8. TILE_STORAGE declares
 // what it needs beside that.
 //
+// On chips whose items go in waves of 64 it is MULTIPLY_WIDE_TILES(d, a, b) instead, B and D of 16
+// columns: of item i, with r = i % 16 and q = i / 16, a[0] and a[1] are A's columns 4 q to 4 q + 3
+// in row r, b[0] and b[1] rows 4 q to 4 q + 3 of B's column r, and d[0] to d[3] rows 4 q to 4 q + 3
+// of D's column r, as in v_mfma_f32_16x16x16.
+//
 // A is 16 rows of W and 16 columns, as codes, which bfloat16 holds exactly; B the same columns of 8
 // rows of x. A sub-block's scale is applied to D, so that only x is rounded, and float weights of
 // more than 8 bits.
@@ -317,15 +336,6 @@ FUNCTION lanes_f load_column(int lane, GLOBAL const uchar *weights, int col) {
 #define TILE_ROWS 64  // of x that a group takes
 #define TILE_GROUPS 4  // of 16 rows of W
 #define X_WORDS 20     // 16 words of a row's 32 columns; the others keep banks apart
-
-FUNCTION uint bf16_bits(float x) {
-  const uint bits = AS_UINT(x);
-  if ((bits & 0x7fffffffU) > 0x7f800000U) return bits >> 16 | 0x40U;
-  return (bits + 0x7fffU + (bits >> 16 & 1U)) >> 16;
-}
-FUNCTION uint bf16_pair(float first, float second) {
-  return bf16_bits(first) | bf16_bits(second) << 16;
-}
 
 #if FLOAT_KIND == 0
 // Columns 2 t and 2 t + 1 of the 16 that begin with unit `unit`.
@@ -344,8 +354,10 @@ FUNCTION float column_code(int lane, GLOBAL const uchar *weights, int col) {
   bf16_pair(load_column(row, weights, col), load_column(row, weights, col + 1))
 #endif
 
-// One group 64 rows of W (GROUP(0)) for 64 of x (GROUP(1)), each 32 of its 128 items 16 rows of W;
-// `cols` is a multiple of 32. Rows past the end are computed on the last ones and not written.
+// One group of 128 items 64 rows of W (GROUP(0)) for 64 of x (GROUP(1)); `cols` is a multiple of
+// 32. Rows past the end are computed on the last ones and not written.
+#ifndef MULTIPLY_WIDE_TILES
+// Each 32 items 16 rows of W.
 KERNEL(matmul_tiles)(MEM(w), MEM(x), MEM(bias), MEM(out), int has_bias, int rows, int cols, int n,
                      long group_bytes, long x_stride, long out_stride) {
   SHARED uint columns[TILE_ROWS * X_WORDS];
@@ -453,6 +465,111 @@ KERNEL(matmul_tiles)(MEM(w), MEM(x), MEM(bias), MEM(out), int has_bias, int rows
   }
 }
 
+#else  // MULTIPLY_WIDE_TILES
+#define WAVE_GROUPS 2  // of 16 rows of W, that each 64 items take one after the other
+
+KERNEL(matmul_tiles)(MEM(w), MEM(x), MEM(bias), MEM(out), int has_bias, int rows, int cols, int n,
+                     long group_bytes, long x_stride, long out_stride) {
+  SHARED uint columns[TILE_ROWS * X_WORDS];
+  SHARED float totals[TILE_ROWS * 2];
+  WIDE_TILE_STORAGE(TILE_GROUPS / WAVE_GROUPS)
+  const int item = ITEM(1) * 32 + ITEM(0);
+  const int r = item % 16;
+  const int q = item % 64 / 16;
+  const int groups = (rows + 15) / 16;
+  const int group_at = GROUP(0) * TILE_GROUPS + item / 64 * WAVE_GROUPS;
+  const int row = GROUP(1) * TILE_ROWS;
+  const int half_of = item / 2;
+  const int half_at = item % 2;
+  GLOBAL const float *source =
+      PTR(float, x) + (row + half_of < n ? row + half_of : n - 1) * x_stride + half_at * 16;
+  float sums[WAVE_GROUPS][TILE_ROWS / 16][4];
+  for (int u = 0; u < WAVE_GROUPS; ++u) {
+    for (int j = 0; j < TILE_ROWS / 16; ++j) {
+      for (int i = 0; i < 4; ++i) sums[u][j][i] = 0.0f;
+    }
+  }
+  for (int col = 0; col < cols; col += 32) {
+    BARRIER();
+    float total = 0.0f;
+    for (int i = 0; i < 8; ++i) {
+      const uint pair = bf16_pair(source[col + 2 * i], source[col + 2 * i + 1]);
+      columns[half_of * X_WORDS + half_at * 8 + i] = pair;
+      total += AS_FLOAT(pair << 16) + AS_FLOAT(pair & 0xffff0000U);
+    }
+    totals[item] = total;
+    BARRIER();
+    for (int u = 0; u < WAVE_GROUPS; ++u) {
+      GLOBAL const uchar *weights =
+          PTR(uchar, w) + (group_at + u < groups ? group_at + u : groups - 1) * group_bytes;
+#if FLOAT_KIND == 0
+      GLOBAL const uchar *block = weights + (long)(col / BLOCK_COLS) * BLOCK_BYTES;
+      GLOBAL const uchar *group =
+          block + D_BYTES + DMIN_BYTES + (col % BLOCK_COLS / 32) * GROUP_BYTES;
+      GLOBAL const uchar *planes = group + SCALE_BYTES + MIN_BYTES;
+#endif
+      for (int sub = 0; sub < 2; ++sub) {
+        uint a[2];
+        uint b[2];
+#if FLOAT_KIND == 0
+        const uint word = unit_codes(r, planes, 4 * sub + q);
+        a[0] = bf16_pair(decode(word & 255U), decode(word >> 8 & 255U));
+        a[1] = bf16_pair(decode(word >> 16 & 255U), decode(word >> 24));
+        float scales[4];
+        float biases[4];
+        for (int i = 0; i < 4; ++i) {
+          scales[i] = sub_scale(4 * q + i, load_d(4 * q + i, block), group, sub);
+#if DMIN_BYTES
+          const float dmin = LOAD_HALF(block + D_BYTES + 2 * (4 * q + i));
+          biases[i] = sub_bias(4 * q + i, dmin, group, sub);
+#else
+          biases[i] = 0.0f;
+#endif
+        }
+#else
+        a[0] = COLUMN_PAIR(r, col + 16 * sub + 4 * q);
+        a[1] = COLUMN_PAIR(r, col + 16 * sub + 4 * q + 2);
+#endif
+        for (int j = 0; j < TILE_ROWS / 16; ++j) {
+          const int at = (16 * j + r) * X_WORDS + 8 * sub + 2 * q;
+          b[0] = columns[at];
+          b[1] = columns[at + 1];
+#if FLOAT_KIND == 0
+          float d[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+          MULTIPLY_WIDE_TILES(d, a, b);
+          const float of_x = DMIN_BYTES ? totals[(16 * j + r) * 2 + sub] : 0.0f;
+          for (int i = 0; i < 4; ++i) {
+            sums[u][j][i] = fma(scales[i], d[i], sums[u][j][i]);
+            if (DMIN_BYTES) sums[u][j][i] = fma(biases[i], of_x, sums[u][j][i]);
+          }
+#else
+          MULTIPLY_WIDE_TILES(sums[u][j], a, b);
+#endif
+        }
+      }
+    }
+  }
+  for (int u = 0; u < WAVE_GROUPS; ++u) {
+    for (int i = 0; i < 4; ++i) {
+      const int lane = 4 * q + i;
+      const int feature = (group_at + u) * 16 + lane;
+      if (feature >= rows) continue;
+      const float b = has_bias ? PTR(float, bias)[feature] : 0.0f;
+#if FLOAT_KIND == 6
+      GLOBAL const uchar *weights = PTR(uchar, w) + (group_at + u) * group_bytes;
+      const float scale = ((GLOBAL const float *)weights)[lane];
+#else
+      const float scale = 1.0f;
+#endif
+      for (int j = 0; j < TILE_ROWS / 16; ++j) {
+        const int at = row + 16 * j + r;
+        if (at < n) PTR(float, out)[(long)at * out_stride + feature] = fma(scale, sums[u][j][i], b);
+      }
+    }
+  }
+}
+#endif  // MULTIPLY_WIDE_TILES
+
 #else
 
 MATMUL(matmul_1, 1)
@@ -553,6 +670,47 @@ KERNEL(embed)(MEM(w), MEM(ids), MEM(out), float scale, int rows, int cols, long 
   GLOBAL const uchar *weights = PTR(uchar, w) + (long)(id / 16) * group_bytes;
   const float value = weight_at(weights, id % 16, col);
   PTR(float, out)[row * out_stride + col] = scale * value;
+}
+
+// ---- For a library of the maker's: plain rows of bfloat16 ----
+
+#define UNPACK_COLUMNS 64  // that a group takes of its 16 rows
+#define UNPACK_STRIDE 66   // keeps banks apart
+
+// Rows first_row and the 15 behind it (GROUP(0) counts such groups from the matrix's first) and 64
+// columns (GROUP(1)) to out [rows from `skip` on][cols], of bfloat16. `cols` is even.
+KERNEL(unpack)(MEM(w), MEM(out), int skip, int rows, int cols, long group_bytes) {
+  SHARED ushort tile[16 * UNPACK_STRIDE];
+  const int group_at = skip / 16 + GROUP(0);
+  const int col = GROUP(1) * UNPACK_COLUMNS;
+  const int width = cols - col < UNPACK_COLUMNS ? cols - col : UNPACK_COLUMNS;
+  GLOBAL const uchar *weights = PTR(uchar, w) + (long)group_at * group_bytes;
+  for (int lane = ITEM(0); lane < 16; lane += ITEMS(0)) {
+    for (int c = ITEM(1); c < width; c += ITEMS(1)) {
+      tile[lane * UNPACK_STRIDE + c] = (ushort)bf16_bits(weight_at(weights, lane, col + c));
+    }
+  }
+  BARRIER();
+  const int items = ITEMS(0) * ITEMS(1);
+  for (int at = ITEM(1) * ITEMS(0) + ITEM(0); at < 16 * (UNPACK_COLUMNS / 2); at += items) {
+    const int lane = at / (UNPACK_COLUMNS / 2);
+    const int c = at % (UNPACK_COLUMNS / 2) * 2;
+    const int row = GROUP(0) * 16 + lane;
+    if (c < width && row < rows) {
+      PTR(uint, out)[((long)row * cols + col + c) / 2] =
+          (uint)tile[lane * UNPACK_STRIDE + c] | (uint)tile[lane * UNPACK_STRIDE + c + 1] << 16;
+    }
+  }
+}
+
+// out [rows][cols] of bfloat16 from x; one item a pair of columns.
+KERNEL(to_bf16)(MEM(x), MEM(out), int rows, int cols, long x_stride) {
+  const long index = (long)GROUP(0) * ITEMS(0) + ITEM(0);
+  if (index >= (long)rows * (cols / 2)) return;
+  const int row = (int)(index / (cols / 2));
+  const int col = (int)(index % (cols / 2)) * 2;
+  GLOBAL const float *from = PTR(float, x) + row * x_stride + col;
+  PTR(uint, out)[index] = bf16_pair(from[0], from[1]);
 }
 
 #endif  // TILE_PRODUCT
