@@ -143,16 +143,22 @@ TEST_P(TilesTest, WhereRoundingMustNotDependOnTheRowsTilesAreNotUsed) {
   EXPECT_EQ(one, many);
 }
 
-// Both kinds of tiles: with 32 items each, and with 64.
+std::string NameOf(const testing::TestParamInfo<std::tuple<DType, Items>>& info) {
+  return std::string(Info(std::get<0>(info.param)).name);
+}
+
 INSTANTIATE_TEST_SUITE_P(Formats, TilesTest,
                          testing::Combine(testing::ValuesIn(MatrixTypes()),
-                                          testing::Values(Items::kLanesWithTiles,
-                                                          Items::kLanesWithWideTiles)),
-                         [](const auto& info) {
-                           const bool wide = std::get<1>(info.param) == Items::kLanesWithWideTiles;
-                           return std::string(Info(std::get<0>(info.param)).name) +
-                                  (wide ? "_wide" : "");
-                         });
+                                          testing::Values(Items::kLanesWithTiles)),
+                         NameOf);
+// Of chips whose items go in waves of 64: one of each kind of format.
+INSTANTIATE_TEST_SUITE_P(WideFormats, TilesTest,
+                         testing::Combine(testing::Values(DType::kF16, DType::kBF16, DType::kF8E4M3,
+                                                          DType::kQ4_0, DType::kQ4_1, DType::kQ4_K,
+                                                          DType::kQ6_K, DType::kIQ3_S,
+                                                          DType::kMXFP4, DType::kW8A8),
+                                          testing::Values(Items::kLanesWithWideTiles)),
+                         NameOf);
 
 }  // namespace
 }  // namespace terrace::ops
