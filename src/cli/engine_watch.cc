@@ -45,6 +45,7 @@ server::Watchdog::Sample EngineWatch::Look() const {
   const tier::TierSnapshot& tiers = reading->tiers;
   sample.pins = tiers.pins;
   sample.waits |= tiers.waiting > 0;
+  sample.waits_for_store = tiers.waits_for_store;
   for (const tier::LinkState& link : tiers.links) sample.moved_bytes += link.bytes;
   const os::ThreadUsage engine = os::ReadThreadUsage("engine");
   sample.cpu_us = engine.cpu_us;

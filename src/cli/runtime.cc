@@ -164,6 +164,7 @@ void Runtime::SetStorage(const server::Config& config) {
   object_folder_ = DataFolder(config) + "/objects";
   object_endpoint_ = config.storage.object_endpoint;
   object_region_ = config.storage.object_region;
+  object_patience_us_ = config.storage.object_patience_us;
   if (config.storage.disk_bytes == 0) return;
   disk_budget_ = std::make_unique<storage::DiskBudget>(
       std::vector<std::string>{image_folder_, object_folder_, StoreFolder(config)},
@@ -244,6 +245,7 @@ weights::OpenOptions Runtime::OpenOptionsOf(const std::string& name, const std::
   open.image_folder = image_folder_;
   open.write_image = write_images_;
   open.object_folder = object_folder_;
+  open.object_patience_us = object_patience_us_;
   open.clock = &clock_;
   open.environment = [this](std::string_view variable) -> std::string {
     if (variable == "AWS_ENDPOINT_URL_S3" && !object_endpoint_.empty()) return object_endpoint_;

@@ -124,6 +124,7 @@ class Runtime {
   std::string object_folder_;
   std::string object_endpoint_;
   std::string object_region_;
+  int64_t object_patience_us_ = 0;
   std::unique_ptr<storage::DiskBudget> disk_budget_;
   absl::Mutex notice_mutex_;
   Notice notice_ ABSL_GUARDED_BY(notice_mutex_);

@@ -30,6 +30,14 @@ class ByteSource {
   // FailedPrecondition if the file's size or time of change is not what it was when it was opened.
   virtual absl::Status CheckUnchanged() const = 0;
 
+  // Whether a reader waits now for a store beyond this machine, what it is called, and for how long
+  // nothing has come from it. Never waits.
+  struct Waiting {
+    std::string store;  // empty: nobody waits
+    int64_t still_us = 0;
+  };
+  virtual Waiting waiting() const { return {}; }
+
  protected:
   ByteSource(std::string name, uint64_t size, int64_t mtime_ns)
       : name_(std::move(name)), size_(size), mtime_ns_(mtime_ns) {}

@@ -39,6 +39,22 @@ void AddChoice(LiveRequest* live, const std::string& why) {
   live->kv_choice += why;
 }
 
+// What a step fails with is no fault of its requests, whatever the code says elsewhere: the object
+// that is not found is a file of a model that is there.
+absl::Status AsServerFault(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+      return absl::FailedPreconditionError(
+          fmt::format("the model's weights cannot be had: {}", Message(status)));
+    default:
+      return status;
+  }
+}
+
 }  // namespace
 
 kv::BlockKey SchedulerImpl::RootOf(const ModelQueue& queue, const LiveRequest& live) const {
@@ -441,8 +457,8 @@ bool SchedulerImpl::HandleStepError(ModelQueue* queue, const StepWork& work, int
     }
     if (!cancelled && !made_room) {
       for (LiveRequest* live : step) {
-        finished.emplace_back(TakeRunningLocked(queue, live),
-                              Info(*live, FinishReason::kError, status));
+        FinishInfo info = Info(*live, FinishReason::kError, AsServerFault(status));
+        finished.emplace_back(TakeRunningLocked(queue, live), std::move(info));
       }
     }
     SetQueueGaugesLocked(*queue);

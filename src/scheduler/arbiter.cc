@@ -33,7 +33,7 @@ std::vector<Demand> Sum(const ArbiterOptions& options, const ArbiterInput& input
 }
 
 bool HasWork(const ArbiterModel& model, const Demand& demand) {
-  return model.running > 0 || demand.waiting > 0;
+  return !model.silent && (model.running > 0 || demand.waiting > 0);
 }
 
 // The next model beside the current one; -1: none has work.
@@ -154,7 +154,8 @@ void ChooseModel(const ArbiterOptions& options, const ArbiterInput& input,
   const bool due = waited_us >= options.max_wait_us || better;
   if (!busy) {
     const int64_t linger_left = input.last_work_us + options.linger_us - input.now_us;
-    const bool returns = current.return_us <= static_cast<double>(options.linger_us);
+    const bool returns =
+        !current.silent && current.return_us <= static_cast<double>(options.linger_us);
     if (!due && returns && linger_left > 0) {
       decision->wait_us = linger_left;
     } else {
@@ -256,7 +257,14 @@ ArbiterDecision Arbitrate(const ArbiterOptions& options, const ArbiterInput& inp
   ArbiterDecision decision;
   const std::vector<Demand> demands = Sum(options, input);
   ChooseModel(options, input, demands, &decision);
-  if (decision.model >= 0) ChooseRequests(options, input, &decision);
+  if (decision.model >= 0) {
+    ChooseRequests(options, input, &decision);
+  } else if (std::any_of(input.models.begin(), input.models.end(),
+                         [](const ArbiterModel& model) { return model.silent; })) {
+    constexpr int64_t kListenAgainUs = 50'000;
+    decision.wait_us =
+        decision.wait_us < 0 ? kListenAgainUs : std::min(decision.wait_us, kListenAgainUs);
+  }
   return decision;
 }
 

@@ -65,6 +65,9 @@ struct ArbiterModel {
   // They do not come by themselves: there is no room, or nothing has come for a while. A step asks
   // for each of them in earnest.
   bool stuck = false;
+  // They come from a store that is silent: no turn until it gives something or fails, as all would
+  // wait with it.
+  bool silent = false;
   // From its running out of work to its next request, usually; 0: not known yet.
   double return_us = 0;
   // All of its requests give way now (see shares.h): no turn while another has work.

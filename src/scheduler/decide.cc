@@ -24,6 +24,29 @@ constexpr double kRateSeconds = 30;
 constexpr int kUnknownWaitSeconds = 5;
 constexpr int kMostWaitSeconds = 600;
 
+// What a request is told that gives up by its contract.
+absl::Status Overdue(const ModelQueue& queue, const LiveRequest& live,
+                     const tier::TierManager& manager, int expected_s) {
+  const double may_wait_s = static_cast<double>(live.request->swap.max_wait_us) * 1e-6;
+  const std::string& name = queue.model->name();
+  const tier::AwaitedStore awaited = manager.Awaited(queue.model->weights().tier_id());
+  std::string why;
+  if (!awaited.name.empty()) {
+    why = fmt::format(
+        "the weights of model '{}' did not come within the {:.1f} s that the request may wait: {} "
+        "has given nothing for {:.1f} s",
+        name, may_wait_s, awaited.name, static_cast<double>(awaited.still_us) * 1e-6);
+  } else {
+    why = fmt::format(
+        "model '{}' did not get its {} within the {:.1f} s that the request may wait; about {} s "
+        "more are expected",
+        name, live.started_us > 0 ? "weights" : "turn", may_wait_s, expected_s);
+  }
+  absl::Status status = absl::UnavailableError(why);
+  SetRetryAfter(expected_s, &status);
+  return status;
+}
+
 }  // namespace
 
 void SchedulerImpl::ViewLocked(View* view) {
@@ -61,6 +84,7 @@ void SchedulerImpl::ViewLocked(View* view) {
       ArbiterTenant& tenant = view->tenants[static_cast<size_t>(its)];
       ++tenant.running;
       tenant.served += static_cast<double>(live->tokens.size());
+      view->NoteDeadline(live->weights_deadline_us());
       if (!live->can_step()) continue;
       ++model.running;
       model.running_sla = std::min(model.running_sla, live->request->sla);
@@ -142,9 +166,14 @@ void SchedulerImpl::NoteComing(ModelQueue* queue, int64_t now_us, ArbiterModel* 
   // Weights of which nothing has come for so long do not come by themselves.
   constexpr int64_t kStuckUs = 500'000;
   tier::Missing missing;
+  if (queue->told_at_work != queue->has_work()) {
+    queue->told_at_work = queue->has_work();
+    engine_->manager()->SetAtWork(queue->model->weights().tier_id(), queue->told_at_work);
+  }
   if (queue->has_work()) {
     missing = engine_->manager()->MissingOf(queue->model->weights().tier_id());
   }
+  model->silent = !missing.failed && missing.store.still_us > kMostSilenceUs;
   if (missing.bytes == 0) {
     queue->missing_bytes = 0;
     queue->stuck = false;
@@ -156,7 +185,8 @@ void SchedulerImpl::NoteComing(ModelQueue* queue, int64_t now_us, ArbiterModel* 
     queue->came_us = now_us;
   }
   queue->missing_bytes = missing.bytes;
-  queue->stuck |= now_us - queue->came_us > kStuckUs;
+  if (model->silent) queue->came_us = now_us;
+  queue->stuck |= missing.failed || now_us - queue->came_us > kStuckUs;
   model->load_us = missing.us;
   model->stuck = queue->stuck;
 }
@@ -216,12 +246,7 @@ void SchedulerImpl::CollectOverdueLocked(Finished* finished) {
         ++it;
         continue;
       }
-      const int expected_s = ExpectedWaitSecondsLocked();
-      absl::Status status = absl::UnavailableError(fmt::format(
-          "model '{}' did not get its turn within the {:.1f} s that the request may "
-          "wait; about {} s more are expected",
-          name, static_cast<double>((*it)->request->swap.max_wait_us) * 1e-6, expected_s));
-      SetRetryAfter(expected_s, &status);
+      absl::Status status = Overdue(*queue, **it, *engine_->manager(), ExpectedWaitSecondsLocked());
       std::unique_ptr<LiveRequest> live = std::move(*it);
       it = queue->waiting.erase(it);
       --waiting_;
@@ -231,7 +256,18 @@ void SchedulerImpl::CollectOverdueLocked(Finished* finished) {
       finished->emplace_back(std::move(live), std::move(info));
       changed = true;
     }
-    if (changed) SetQueueGaugesLocked(*queue);
+    std::vector<const LiveRequest*> late;
+    for (const auto& live : queue->running) {
+      const int64_t deadline_us = live->weights_deadline_us();
+      if (deadline_us > 0 && deadline_us <= now_us) late.push_back(live.get());
+    }
+    for (const LiveRequest* live : late) {
+      FinishInfo info =
+          Info(*live, FinishReason::kError,
+               Overdue(*queue, *live, *engine_->manager(), ExpectedWaitSecondsLocked()));
+      finished->emplace_back(TakeRunningLocked(queue.get(), live), std::move(info));
+    }
+    if (changed || !late.empty()) SetQueueGaugesLocked(*queue);
   }
 }
 

@@ -36,6 +36,7 @@ struct LiveRequest {
   int32_t generated = 0;           // an end token is not counted
   int32_t token_limit = 0;         // of tokens.size()
   bool guest = false;              // gives way to others in the step that is built (shares.h)
+  bool computed = false;           // a step of it has ended well
   int32_t given_up = 0;            // steps of it in a row that were given up for others
   std::optional<kv::Sequence> kv;  // while admitted
 
@@ -89,6 +90,15 @@ struct LiveRequest {
   int64_t deadline_us() const {
     const int64_t wait_us = request->swap.max_wait_us;
     return wait_us < 0 || started_us > 0 ? 0 : submitted_us + wait_us;
+  }
+  // The same while it waits for weights in its first step.
+  int64_t weights_deadline_us() const {
+    const int64_t wait_us = request->swap.max_wait_us;
+    return wait_us < 0 || computed ? 0 : submitted_us + wait_us;
+  }
+  void NoteStep() {  // has ended well
+    given_up = 0;
+    computed = true;
   }
   // Tokens whose KV is still to be computed.
   int32_t pending() const { return static_cast<int32_t>(tokens.size()) - kv->length(); }

@@ -21,6 +21,9 @@ inline constexpr int32_t kBookedGrowth = 256;
 // Rows that a step may have however little memory there is.
 inline constexpr int32_t kLeastStepRows = 16;
 
+// Steps don't wait for a store beyond this machine that has given nothing for longer.
+inline constexpr int64_t kMostSilenceUs = 1'000'000;
+
 // One model and its requests.
 struct ModelQueue {
   ModelQueue(const StepBudget& step_budget, int32_t most_tokens)
@@ -59,6 +62,7 @@ struct ModelQueue {
     return std::any_of(waiting.begin(), waiting.end(), is_for) ||
            std::any_of(running.begin(), running.end(), is_for);
   }
+  bool told_at_work = false;  // to the tier manager
   // Bytes of the adapters that running requests use, and `live`.
   uint64_t AdapterBytes(const LiveRequest& live) const {
     std::vector<const engine::Adapter*> used;

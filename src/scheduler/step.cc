@@ -40,6 +40,13 @@ int64_t WaitedUs(const engine::StepResult& result) {
   return result.weight_wait_us + result.kv_wait_us;
 }
 
+// How long a step waits for its weights.
+void Arm(const StepWork& work, tier::CancelFlag* cancel) {
+  cancel->cancelled = false;
+  cancel->wait_until_us = work.weights_deadline_us();
+  cancel->most_silence_us = kMostSilenceUs;
+}
+
 // The engine's step, of which the tier manager is told.
 absl::StatusOr<engine::StepResult> Compute(const ModelQueue& queue, const StepWork& work,
                                            const tier::CancelFlag* cancel, engine::Engine* engine,
@@ -278,7 +285,7 @@ bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
     if (admit && (!hold_admission_ || queue->running.empty())) AdmitLocked(queue);
     if (MakeRoomBesideWeightsLocked(queue)) BuildStepLocked(queue, start_us, &work);
     in_step_ = work.requests;
-    step_cancel_.cancelled = false;
+    Arm(work, &step_cancel_);
     may_give_up_ = queue->missing_bytes == 0 && work.may_give_up();  // loads go on
     SetQueueGaugesLocked(*queue);
     if (work.entries.empty()) {
@@ -322,7 +329,7 @@ bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
   Finished finished;
   {
     absl::MutexLock lock(&mutex_);
-    for (LiveRequest* live : work.requests) live->given_up = 0;
+    for (LiveRequest* live : work.requests) live->NoteStep();
     for (auto& [live, info] : ended) {
       finished.emplace_back(TakeRunningLocked(queue, live), std::move(info));
     }

@@ -46,6 +46,15 @@ struct StepWork {
              return live->given_up < kMostGivenUp && live->early == 0;
            });
   }
+  // When the first of its requests gives up that has not computed anything yet; 0: none does.
+  int64_t weights_deadline_us() const {
+    int64_t first_us = 0;
+    for (const LiveRequest* live : requests) {
+      const int64_t us = live->weights_deadline_us();
+      if (us > 0 && (first_us == 0 || us < first_us)) first_us = us;
+    }
+    return first_us;
+  }
   // A prompt is read in this entry, not just a stream's next token.
   bool is_prompt(size_t i) const {
     return entries[i].tokens.size() > 1 + static_cast<size_t>(entries[i].guessed);

@@ -78,6 +78,10 @@ json::object ModelJson(const ModelListing& model, const tier::TierSnapshot& tier
     out["loads"] = state.loads;
     out["evictions"] = state.evictions;
     out["last_used_us"] = state.last_used_us;
+    if (!state.awaited.name.empty()) {
+      out["awaits"] =
+          json::object{{"store", Text(state.awaited.name)}, {"still_us", state.awaited.still_us}};
+    }
     json::array segments;
     for (const tier::SegmentState& segment : state.segments) {
       const int now = segment.loading ? 1 : segment.pins > 0 ? 3 : segment.resident ? 2 : 0;

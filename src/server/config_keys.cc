@@ -178,6 +178,12 @@ const ConfigKey kKeys[] = {
      "us-east-1.",
      [](string_view t, Config* c) { return SetTextOr("auto", t, &c->storage.object_region); },
      [](In c) { return TextOr("auto", c.storage.object_region); }},
+    {"storage.object.patience", "duration", "10s",
+     "How long a store that refuses or does not answer is asked again when a model in it is "
+     "opened, "
+     "with growing pauses.",
+     [](string_view t, Config* c) { return SetDuration(t, &c->storage.object_patience_us); },
+     [](In c) { return FormatDurationUs(c.storage.object_patience_us); }},
 
     {"scheduler.max_queue", "number", "1024",
      "Requests that may wait; one more is answered with 429.",

@@ -16,7 +16,8 @@ bool Watchdog::Look(const Sample& sample) {
   still_us_ += std::min(sample.now_us - before_.now_us, kMostGapUs);
   const bool progress = !seen_ || !has_work || !had_work ||
                         sample.last_step_us != last_.last_step_us || sample.pins != last_.pins ||
-                        sample.moved_bytes != last_.moved_bytes;
+                        sample.moved_bytes != last_.moved_bytes ||
+                        (sample.waits_for_store && !sample.stale);
   before_ = sample;
   if (progress) {
     seen_ = true;

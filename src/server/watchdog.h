@@ -19,10 +19,11 @@ class Watchdog {
     uint64_t moved_bytes = 0;  // over all links since start
     int64_t cpu_us = 0;        // computed by the engine's threads since start
     bool runnable = false;     // one of them has something to compute, or pages come from a disk
-    bool waits = false;        // for bytes on their way, for memory, or because nothing can go on
+    bool waits_for_store = false;  // beyond this machine, whose silence has bounds of its own
+    bool waits = false;  // for bytes on their way, for memory, or because nothing can go on
   };
   // What a busy engine does without any progress for long: one layer of a large model on a slow
-  // machine, or a store that does not answer. It is believed this many times as long, since an
+  // machine. It is believed this many times as long, since an
   // endless loop looks the same.
   static constexpr int kPatience = 20;
   // Looks further apart count as this far: the process, or the machine, stood still meanwhile.
@@ -31,7 +32,7 @@ class Watchdog {
   explicit Watchdog(int64_t timeout_us) : timeout_us_(timeout_us) {}
 
   // True if the engine is hung: it has had work for the time-out (by kPatience while its threads
-  // compute or wait for something) without a step, a pin or a byte.
+  // compute or wait for something) without a step, a pin or a byte, and did not wait for a store.
   bool Look(const Sample& sample);
 
  private:

@@ -1,4 +1,5 @@
 // What is known of how models are used: requests, accesses, and how long a pass computes.
+#include <algorithm>
 #include <utility>
 
 #include "tier/manager_impl.h"
@@ -30,6 +31,28 @@ void TierManagerImpl::MeasurePassLocked(Model& model, uint32_t segment) {
     const double took_us = static_cast<double>(now - std::exchange(model.pass_began_us, -1));
     model.pass_us += (model.pass_us == 0 ? 1 : kWeight) * (took_us - model.pass_us);
   }
+}
+
+void TierManagerImpl::SetAtWork(ModelId id, bool at_work) {
+  absl::MutexLock lock(&mutex_);
+  Model* model = FindLocked(id);
+  if (model == nullptr) return;
+  model->at_work = at_work;
+  if (!at_work) model->unreported = absl::OkStatus();
+}
+
+AwaitedStore Model::Awaited() const {
+  if (loads_under_way == 0) return {};
+  const bool any = std::any_of(segments.begin(), segments.end(), [](const Segment& segment) {
+    return segment.load != nullptr && segment.load->active > 0;
+  });
+  return any ? spec.source->Awaited() : AwaitedStore{};
+}
+
+AwaitedStore TierManagerImpl::Awaited(ModelId id) const {
+  absl::MutexLock lock(&mutex_);
+  const Model* model = FindLocked(id);
+  return model == nullptr ? AwaitedStore{} : model->Awaited();
 }
 
 double TierManagerImpl::UsualPassUsPerByteLocked() const {

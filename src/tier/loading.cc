@@ -460,6 +460,8 @@ void TierManagerImpl::CancelLoadLocked(Load& load) {
 }
 
 void TierManagerImpl::FailLocked(Load& load, absl::Status status) {
+  const bool awaited = load.model->at_work && load.waiters == 0;
+  if (awaited && !absl::IsCancelled(status)) load.model->unreported = status;
   if (load.status.ok()) load.status = std::move(status);
   load.cancel.cancelled = true;  // what is still under way ends early
   load.model->reading_ahead = false;
@@ -501,6 +503,7 @@ void TierManagerImpl::PublishLocked(Load& load) {
   LeaveHostLocked(load, true);
   model.resident_bytes += segment.range.bytes;
   ++model.loads;
+  model.unreported = absl::OkStatus();
   model.loaded_bytes += segment.spec.bytes;
   --model.loads_under_way;
   load.produced = os::Mapping();

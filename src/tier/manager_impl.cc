@@ -26,6 +26,15 @@ bool IsSet(const CancelFlag* cancel) {
   return cancel != nullptr && cancel->cancelled.load(std::memory_order_relaxed);
 }
 
+// Whether who waits has to stop waiting, for `load` or (null) for room.
+bool GivesUp(const CancelFlag* cancel, const Clock& clock, const Load* load) {
+  if (cancel == nullptr) return false;
+  const int64_t until_us = cancel->wait_until_us.load(std::memory_order_relaxed);
+  if (IsSet(cancel) || (until_us > 0 && clock.NowUs() >= until_us)) return true;
+  const int64_t silence_us = cancel->most_silence_us.load(std::memory_order_relaxed);
+  return silence_us > 0 && load != nullptr && load->model->Awaited().still_us > silence_us;
+}
+
 }  // namespace
 
 TierManagerImpl::TierManagerImpl(const TierManagerOptions& options, device::Device* device,
@@ -226,6 +235,7 @@ absl::StatusOr<Attempt> TierManagerImpl::TryAcquireLocked(ModelId id, uint32_t i
     ++segment.pins;
     attempt.pin = MakePinLocked(*model, index);
   } else if (segment.residence == Residence::kAbsent) {
+    if (!model->unreported.ok()) return std::exchange(model->unreported, absl::OkStatus());
     ASSIGN_OR_RETURN(attempt.joined, StartLoadLocked(*model, index, priority));
     ++attempt.joined->waiters;
   } else if (IsSet(&segment.load->cancel)) {
@@ -255,8 +265,10 @@ absl::StatusOr<Pin> TierManagerImpl::Acquire(ModelId id, uint32_t index, Priorit
   std::string name;
   const uint64_t missing = MissingBytes(id, index, &name);
   if (missing > 0) ReclaimIdle(missing, /*anything=*/false, name);
-  for (;;) {
-    if (IsSet(cancel)) return absl::CancelledError("cancelled while waiting for weights");
+  for (bool first = true;; first = false) {
+    if (first ? IsSet(cancel) : GivesUp(cancel, *clock_, nullptr)) {
+      return absl::CancelledError("cancelled while waiting for weights");
+    }
     absl::StatusOr<Attempt> attempt;
     {
       absl::MutexLock lock(&mutex_);
@@ -291,7 +303,7 @@ absl::StatusOr<Pin> TierManagerImpl::Acquire(ModelId id, uint32_t index, Priorit
 absl::StatusOr<Pin> TierManagerImpl::WaitForLoadLocked(const std::shared_ptr<Load>& load,
                                                        const CancelFlag* cancel) {
   while (!load->done) {
-    if (IsSet(cancel)) {
+    if (GivesUp(cancel, *clock_, load.get())) {
       if (--load->waiters == 0) {
         // Nobody waits any more: it may end, but behind what somebody waits for.
         load->priority = Priority::kPredicted;
@@ -446,7 +458,11 @@ uint64_t TierManagerImpl::LoadedBytes(ModelId id) const {
 Missing TierManagerImpl::MissingOf(ModelId id) const {
   absl::MutexLock lock(&mutex_);
   const Model* model = FindLocked(id);
-  if (model == nullptr || model->resident_bytes == model->bytes || !FitsLocked(*model)) return {};
+  Missing missing;
+  if (model == nullptr || model->resident_bytes == model->bytes) return missing;
+  missing.failed = !model->unreported.ok();
+  missing.store = model->Awaited();
+  if (!FitsLocked(*model)) return missing;
   uint64_t from_host = 0, from_below = 0;
   for (const Segment& segment : model->segments) {
     if (segment.residence == Residence::kResident) continue;
@@ -457,7 +473,9 @@ Missing TierManagerImpl::MissingOf(ModelId id) const {
   double us = 0;
   if (from_host > 0) us += ReloadUsLocked(copy_, from_host);
   if (from_below > 0) us += ReloadUsLocked(disk_, from_below);
-  return {from_host + from_below, static_cast<int64_t>(us)};
+  missing.bytes = from_host + from_below;
+  missing.us = static_cast<int64_t>(us);
+  return missing;
 }
 
 std::vector<ModelSource> TierManagerImpl::Sources() const {
@@ -496,6 +514,8 @@ TierSnapshot TierManagerImpl::Snapshot() const {
     state.evictions = model->evictions;
     state.last_used_us = model->history.last_us;
     state.history = model->history;
+    state.awaited = model->Awaited();
+    snapshot.waits_for_store |= model->at_work && !state.awaited.name.empty();
     for (const Segment& segment : model->segments) {
       state.segments.push_back({segment.spec.name, segment.spec.bytes,
                                 segment.residence == Residence::kResident,

@@ -1,7 +1,7 @@
 // The tier manager behind its public face. One lock guards all tables; no file, device copy,
-// checksum or SegmentSource is ever called under it. Threads that change something call Pump()
-// afterwards, which starts whatever may start now; so there is no thread of the manager's own, and
-// with stepped parts the whole is deterministic.
+// checksum or SegmentSource (but Awaited) is ever called under it. Threads that change something
+// call Pump() afterwards, which starts whatever may start now; so there is no thread of the
+// manager's own, and with stepped parts the whole is deterministic.
 //
 // Deadlock rule: a caller that needs room waits only while something that can end without it is in
 // the way: a load under way, or pins of others for at most `pin_wait_us`. After that it fails with
@@ -60,6 +60,8 @@ class TierManagerImpl {
   void EvictModel(ModelId model);
   void Lease(ModelId model, int64_t until_us);
   void NoteRequest(ModelId model);
+  void SetAtWork(ModelId model, bool at_work);
+  AwaitedStore Awaited(ModelId model) const;
   void StepBegins(const ComputeStep& step);
   void StepEnds(int64_t busy_us);
   void StepsPause();

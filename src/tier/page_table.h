@@ -73,6 +73,8 @@ struct Model {
   uint64_t evictions = 0;
   UseHistory history;
   int64_t leased_until_us = 0;
+  bool at_work = false;     // has requests, between whose steps it is not pinned
+  absl::Status unreported;  // why a load failed that only requests between steps waited for
   // A pass of execution over the resident model, measured: how much of a load its head could hide.
   int64_t pass_began_us = -1;  // -1: none under way, or a load got in its way
   double pass_us = 0;          // 0: not measured yet
@@ -83,6 +85,8 @@ struct Model {
   uint32_t loads_under_way = 0;
   uint64_t bytes_to_read = 0;  // of loads under way
 
+  // What its loads under way wait for that the source has to fetch.
+  AwaitedStore Awaited() const;
   int64_t HotUntilUs() const { return history.last_us + spec.hot_keep_us; }
   // How many segments execution passes before it comes to `segment` (again): 0 for the next one.
   uint32_t StepsAhead(uint32_t segment) const {

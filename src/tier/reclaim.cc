@@ -150,7 +150,7 @@ void TierManagerImpl::ReclaimPastThresholdLocked() {
     const bool in_use = std::any_of(
         model.segments.begin(), model.segments.end(),
         [](const auto& s) { return s.pins > 0 || (s.load != nullptr && s.load->waiters > 0); });
-    if (!in_use && model.spec.hot_keep_us > 0) expired.push_back(candidate);
+    if (!in_use && !model.at_work && model.spec.hot_keep_us > 0) expired.push_back(candidate);
   }
   parts_.policy->Order({.now_us = clock_->NowUs()}, expired);
   for (size_t i = 0; i < expired.size() && above(); ++i) {

@@ -143,6 +143,10 @@ void TierManager::StepBegins(const ComputeStep& step) { impl_->StepBegins(step);
 void TierManager::StepEnds(int64_t busy_us) { impl_->StepEnds(busy_us); }
 void TierManager::NoteRequest(ModelId model) { impl_->NoteRequest(model); }
 
+void TierManager::SetAtWork(ModelId model, bool at_work) { impl_->SetAtWork(model, at_work); }
+
+AwaitedStore TierManager::Awaited(ModelId model) const { return impl_->Awaited(model); }
+
 void TierManager::StepsPause() { impl_->StepsPause(); }
 void TierManager::SetTenantQuota(const std::string& tenant, uint64_t bytes) {
   impl_->ledger().SetTenantQuota(Tier::kDevice, tenant, bytes);

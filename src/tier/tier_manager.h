@@ -82,6 +82,7 @@ struct ModelState {
   uint64_t evictions = 0;        // segments evicted since start
   int64_t last_used_us = 0;
   UseHistory history;
+  AwaitedStore awaited;  // by its loads under way
   std::vector<SegmentState> segments;
 };
 
@@ -94,9 +95,10 @@ struct TierSnapshot {
   std::vector<ModelState> models;
   std::vector<LinkState> links;
   uint64_t checksum_failures = 0;
-  uint64_t pins = 0;     // handed out since start
-  uint32_t waiting = 0;  // callers that wait now: for bytes, or for room
-  uint64_t remade = 0;   // segments made anew by their source, because the disk's would not do
+  uint64_t pins = 0;             // handed out since start
+  uint32_t waiting = 0;          // callers that wait now: for bytes, or for room
+  bool waits_for_store = false;  // a model at work, for a store beyond this machine
+  uint64_t remade = 0;  // segments made anew by their source, because the disk's would not do
   std::vector<HeldLoads> held_loads;
   // What loads may move in a second while the streams decode that do now; 0: no limit.
   double load_limit_bytes_per_s = 0;
@@ -141,10 +143,10 @@ class TierManager {
   void Prefetch(ModelId model, uint32_t first, uint32_t count, Priority priority);
 
   // Pins a segment, loading it first if need be and evicting others for it. Waits. Errors:
-  // Cancelled when `cancel` (may be null) is set meanwhile; ResourceExhausted with who holds what
-  // if nothing can be evicted. Blocks that cannot be read or do not match their checksum are made
-  // anew by the source; its errors come as they are, with what was wrong with the blocks. A failed
-  // load leaves nothing booked, and the next Acquire tries again.
+  // Cancelled when `cancel` (may be null) is set meanwhile or its time is over; ResourceExhausted
+  // with who holds what if nothing can be evicted. Blocks that cannot be read or do not match their
+  // checksum are made anew by the source; its errors come as they are, with what was wrong with the
+  // blocks. A failed load leaves nothing booked, and the next Acquire tries again.
   absl::StatusOr<Pin> Acquire(ModelId model, uint32_t segment, Priority priority,
                               const CancelFlag* cancel);
 
@@ -188,6 +190,11 @@ class TierManager {
   // A request for the model has come. Where they are announced, they are its uses, by which
   // eviction policies and predictions go; else uses are guessed from accesses (UseHistory).
   void NoteRequest(ModelId model);
+  // It has requests: between two of their steps it is in use, however short its hot_keep_time, and
+  // the failure of a load that nobody waits for is told to the next Acquire.
+  void SetAtWork(ModelId model, bool at_work);
+  // The store that the model's loads wait for, if any.
+  AwaitedStore Awaited(ModelId model) const;
 
   // A step begins in which streams of a model decode, and ends after `busy_us` of computing (0: it
   // failed). Meanwhile and until the next step, or until nobody computes (StepsPause), weights that

@@ -40,6 +40,11 @@ enum class Priority : uint8_t { kDemand, kNextLayer, kPredicted, kWriteBack, kSc
 // waits and the one that gives up, hence the shared_ptr at its users.
 struct CancelFlag {
   std::atomic<bool> cancelled{false};
+  // On the manager's clock: from then on nobody waits for what is not there, as if cancelled; 0:
+  // never.
+  std::atomic<int64_t> wait_until_us{0};
+  // Nor for a store beyond this machine that has given nothing for so long; 0: however long.
+  std::atomic<int64_t> most_silence_us{0};
 };
 
 // A block of an image file: `bytes` (a multiple of 4 KiB, at most 4 MiB) at `offset` (4
@@ -48,6 +53,12 @@ struct DiskBlock {
   uint64_t offset = 0;
   uint32_t bytes = 0;
   uint64_t checksum = 0;
+};
+
+// A store that is waited for.
+struct AwaitedStore {
+  std::string name;
+  int64_t still_us = 0;  // since something came from it
 };
 
 // Where a model's segments come from when no tier above disk holds them. Thread-safe.
@@ -69,6 +80,10 @@ class SegmentSource {
   // when `cancel` is set.
   virtual absl::Status Produce(uint32_t segment, std::span<std::byte> out,
                                const CancelFlag* cancel) = 0;
+
+  // The store beyond this machine that a Produce under way waits for, and for how long nothing has
+  // come from it; an empty name: none. Never waits: the manager may hold its lock.
+  virtual AwaitedStore Awaited() const { return {}; }
 };
 
 // A model's weights for the manager: segments in execution order.
@@ -121,6 +136,8 @@ struct LedgerLine {
 struct Missing {
   uint64_t bytes = 0;
   int64_t us = 0;
+  AwaitedStore store;   // that a load of it waits for
+  bool failed = false;  // a load did, and nobody has been told: the next Acquire is
 };
 
 struct LinkState {

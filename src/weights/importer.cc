@@ -130,6 +130,14 @@ absl::Status Importer::Produce(uint32_t segment, std::span<std::byte> out,
   return status;
 }
 
+tier::AwaitedStore Importer::Awaited() const {
+  for (const auto& file : source_.files) {
+    format::ByteSource::Waiting waiting = file->waiting();
+    if (!waiting.store.empty()) return {std::move(waiting.store), waiting.still_us};
+  }
+  return {};
+}
+
 void Importer::Tell(const std::string& message) const {
   if (options_.notice) options_.notice(message);
 }

@@ -67,6 +67,7 @@ class Importer final : public tier::SegmentSource {
   OnDisk Locate(uint32_t segment) const override;
   absl::Status Produce(uint32_t segment, std::span<std::byte> out,
                        const tier::CancelFlag* cancel) override;
+  tier::AwaitedStore Awaited() const override;
 
  private:
   struct FreeBytes {

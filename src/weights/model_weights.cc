@@ -99,6 +99,7 @@ absl::StatusOr<format::ModelSource> OpenSource(const OpenOptions& options) {
   ObjectSourceOptions object;
   object.folder = options.object_folder;
   object.disk = options.disk;
+  object.patience_us = options.object_patience_us;
   if (!options.sha256.empty()) {
     if (urls.size() != 1) {
       return absl::InvalidArgumentError("a SHA-256 can be given for a single file only");

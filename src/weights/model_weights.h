@@ -49,6 +49,7 @@ struct OpenOptions {
   // (weights/object_source.h), whose file then comes to `object_folder` while it is served.
   std::string source_path;
   std::string object_folder;
+  int64_t object_patience_us = 10'000'000;  // ObjectSourceOptions::patience_us
   std::string sha256;  // what the object's must be; empty: not checked
   std::function<std::string(std::string_view)> environment;  // of s3: sources
   const Clock* clock = nullptr;                              // of object stores; must outlive it

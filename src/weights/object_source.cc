@@ -39,6 +39,10 @@ constexpr uint64_t kRangeBytes = kMiB;
 constexpr uint64_t kRequestBytes = 8 * kMiB;
 // How long a start waits for a store before it takes the file that is there.
 constexpr int64_t kStatTimeoutUs = 5'000'000;
+// Between two looks.
+constexpr int64_t kMostPauseUs = 2'000'000;
+// For a look where the file of an earlier start is there.
+constexpr int64_t kKnownPatienceUs = 3'000'000;
 
 // What of `info` tells one state of an object from another.
 std::string StateOf(const storage::ObjectInfo& info) {
@@ -125,6 +129,11 @@ class ObjectSource final : public format::ByteSource {
     return absl::OkStatus();
   }
 
+  Waiting waiting() const override {
+    if (readers_ == 0) return {};
+    return {place_.name, std::max<int64_t>(0, clock_.NowUs() - came_us_)};
+  }
+
   absl::Status CheckUnchanged() const override {
     absl::MutexLock lock(&mutex_);
     return absl::IsFailedPrecondition(failure_) ? failure_ : absl::OkStatus();
@@ -161,7 +170,9 @@ class ObjectSource final : public format::ByteSource {
       }
       tried = true;  // whoever waited for a fetch is told how it ended
       wanted_ = range * kRangeBytes;
+      if (readers_++ == 0) came_us_ = clock_.NowUs();
       changed_.Wait(&mutex_);
+      --readers_;
     }
     return file_;
   }
@@ -227,6 +238,7 @@ class ObjectSource final : public format::ByteSource {
       }
       changed_.SignalAll();
     };
+    download.came = [&] { came_us_ = clock_.NowUs(); };
     download.wanted = [&] {
       absl::MutexLock lock(&mutex_);
       return std::exchange(wanted_, std::nullopt);
@@ -252,7 +264,10 @@ class ObjectSource final : public format::ByteSource {
   const ObjectSourceOptions options_;
   const storage::ObjectInfo info_;
   const std::string path_;
+  const RealClock clock_;
   mutable std::atomic<bool> stop_{false};
+  mutable std::atomic<int> readers_{0};      // that wait now
+  mutable std::atomic<int64_t> came_us_{0};  // when something last came, or a first one waited
   mutable absl::Mutex mutex_;
   mutable absl::CondVar changed_;
   mutable std::shared_ptr<const File> file_ ABSL_GUARDED_BY(mutex_);  // once a fetch has begun
@@ -289,6 +304,35 @@ void RemoveOtherStates(const std::string& folder, const std::string& name,
   for (const fs::path& path : doomed) fs::remove(path, error);
 }
 
+// The object's state; asked again with growing pauses while the store is unavailable, for
+// `patience_us` in all.
+absl::StatusOr<storage::ObjectInfo> StatPatiently(const ObjectPlace& place, int64_t patience_us,
+                                                  const ObjectSourceOptions& options) {
+  const RealClock clock;
+  Random random(static_cast<uint64_t>(clock.WallUs()));
+  storage::RealSleeper sleeper;
+  const std::atomic<bool> never{false};
+  const int64_t begin_us = clock.NowUs();
+  int64_t backoff_us = options.backoff_us;
+  for (int tries = 1;; ++tries) {
+    const int64_t left_us = std::max<int64_t>(1, begin_us + patience_us - clock.NowUs());
+    int64_t asked_us = 0;  // by the store
+    absl::StatusOr<storage::ObjectInfo> info = place.store->Stat(
+        place.key, {.timeout_us = std::min(left_us, kStatTimeoutUs), .retry_after_us = &asked_us});
+    if (info.ok() || !absl::IsUnavailable(info.status())) return info;
+    const auto half = static_cast<double>(backoff_us) / 2;
+    const int64_t wait_us =
+        std::max(static_cast<int64_t>(half + random.Uniform() * half), asked_us);
+    const int64_t spent_us = clock.NowUs() - begin_us;
+    if (spent_us + wait_us >= patience_us) {
+      return WithContext(info.status(), fmt::format("no answer in {} tries over {:.1f} s", tries,
+                                                    static_cast<double>(spent_us) * 1e-6));
+    }
+    sleeper.SleepUs(wait_us, never);
+    backoff_us = std::min<int64_t>(2 * backoff_us, kMostPauseUs);
+  }
+}
+
 }  // namespace
 
 bool IsObject(std::string_view source) {
@@ -322,14 +366,14 @@ absl::StatusOr<std::unique_ptr<format::ByteSource>> OpenObject(const ObjectPlace
   std::error_code error;
   fs::create_directories(options.folder, error);
   if (error) return ErrnoStatus(error.value(), fmt::format("creating '{}'", options.folder));
-  absl::StatusOr<storage::ObjectInfo> info =
-      place.store->Stat(place.key, {.timeout_us = kStatTimeoutUs});
-  // Twice more: a store's first answers after a pause are often those that are lost.
-  for (int again = 0; again < 2 && absl::IsUnavailable(info.status()); ++again) {
-    info = place.store->Stat(place.key, {.timeout_us = kStatTimeoutUs});
-  }
+  std::optional<storage::ObjectInfo> known = StateOnDisk(options.folder, place.name);
+  // A store's first answers after a pause are often those that are lost; with nothing to fall back
+  // on there is more patience.
+  absl::StatusOr<storage::ObjectInfo> info = StatPatiently(
+      place, known ? std::min(kKnownPatienceUs, options.patience_us) : options.patience_us,
+      options);
   if (absl::IsUnavailable(info.status())) {
-    if (std::optional<storage::ObjectInfo> known = StateOnDisk(options.folder, place.name)) {
+    if (known) {
       if (options.notice) {
         options.notice(
             fmt::format("{}; the file of an earlier start is read", Message(info.status())));

@@ -42,6 +42,7 @@ struct ObjectSourceOptions {
   int parallel = 16;   // ranges in flight
   int attempts = 6;    // of each range
   int64_t backoff_us = 200'000;
+  int64_t patience_us = 10'000'000;  // with a store that refuses when its object is opened
   // What the object's SHA-256 must be (64 hexadecimal digits); empty: not checked. If it is given,
   // reads wait for the whole object and its check.
   std::string sha256;

@@ -50,6 +50,25 @@ struct World {
   }
 };
 
+TEST(Arbiter, AModelWhoseStoreIsSilentHoldsNobodyUp) {
+  for (const uint64_t budget : {1000, 150}) {  // that fit together, and that take turns
+    for (const int32_t current : {-1, 0, 1}) {
+      World world{.budget = budget, .current = current, .now_us = 10'000 * kMs};
+      world.Model(3, 1, 0, SlaClass::kRealtime);
+      world.models[0].silent = true;
+      world.Model(1, 0, 9'999 * kMs, SlaClass::kBatch);
+      EXPECT_EQ(world.Decide().model, 1) << budget << " " << current;
+      // With nobody else there it is looked at again soon.
+      world.queued.pop_back();
+      const ArbiterDecision alone = world.Decide();
+      EXPECT_EQ(alone.model, -1) << budget << " " << current;
+      EXPECT_GT(alone.wait_us, 0);
+      EXPECT_LE(alone.wait_us, 100 * kMs);
+      EXPECT_TRUE(alone.load.empty());
+    }
+  }
+}
+
 TEST(Arbiter, NothingToDoWithoutWork) {
   World world{.current = 0, .now_us = 5};
   world.Model(0, 0, 0);

@@ -117,6 +117,25 @@ TEST(Watchdog, AnEngineThatLetsNobodyLookHangs) {
   }
 }
 
+TEST(Watchdog, WhoWaitsForASilentStoreDoesNotHang) {
+  Watchdog watchdog(2 * kSecond);
+  Watchdog::Sample sample{.has_work = true, .waits_for_store = true, .waits = true};
+  for (int i = 0; i < 3600; ++i) {
+    sample.now_us += kSecond / 2;
+    EXPECT_FALSE(watchdog.Look(sample));
+  }
+  // Once its answer has come, or its failure, the engine has to go on by itself.
+  sample.waits_for_store = sample.waits = false;
+  int looks = 0;
+  for (; !watchdog.Look(sample); ++looks) sample.now_us += kSecond / 2;
+  EXPECT_NEAR(looks, 4, 1);
+  // What was seen of an engine that lets nobody look any more is from before.
+  Watchdog stale(2 * kSecond);
+  sample.waits_for_store = sample.stale = true;
+  for (looks = 0; !stale.Look(sample); ++looks) sample.now_us += kSecond / 2;
+  EXPECT_NEAR(looks, 4, 1);
+}
+
 TEST(Watchdog, AMachineThatStoodStillIsNoHang) {
   Watchdog watchdog(5 * kSecond);
   Watchdog::Sample sample{.has_work = true};

@@ -226,6 +226,29 @@ TEST_P(TierManagerTest, PastTheThresholdWhatIsNoLongerHotGoes) {
   EXPECT_EQ(State(b).evictions, 0u);  // has no hot_keep_time that could end
 }
 
+TEST_P(TierManagerTest, WhatIsAtWorkStaysHoweverShortItsKeepTime) {
+  options_.swap_threshold = 0.25;
+  Start(16 * kMiB);
+  auto source = MakeSource("a", {4 * kMiB, 4 * kMiB});
+  auto source2 = MakeSource("b", {4 * kMiB});
+  const ModelId a = Add("a", source, 1000), b = Add("b", source2, 1000);
+  manager_->SetAtWork(a, true);
+  EXPECT_TRUE(Pass(a, *source));
+  Settle();
+  for (int i = 0; i < 3; ++i) {  // steps of the other one, longer than a's keep time
+    manual_.AdvanceUs(50'000);
+    EXPECT_TRUE(Pass(b, *source2));
+    Settle();
+    manager_->EvictModel(b);
+  }
+  EXPECT_EQ(Resident(a), (std::vector<bool>{true, true}));
+  manager_->SetAtWork(a, false);
+  manual_.AdvanceUs(50'000);
+  EXPECT_TRUE(Pass(b, *source2));
+  Settle();
+  EXPECT_EQ(Resident(a), (std::vector<bool>{false, false}));
+}
+
 TEST_P(TierManagerTest, KvMakesIdleWeightsGoAndGivesBack) {
   Start(16 * kMiB, 1000);
   auto source = MakeSource("a", std::vector<uint64_t>(4, 3 * kMiB));

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <map>
+#include <thread>
 
 #include "../storage/object_server_testing.h"
 #include "absl/time/clock.h"
@@ -37,6 +38,7 @@ class ObjectSourceTest : public ::testing::Test {
     options_.folder = folder_ / "objects";
     options_.backoff_us = 1000;
     options_.attempts = 3;
+    options_.patience_us = 300'000;
     options_.notice = [this](const std::string& notice) {
       absl::MutexLock lock(&mutex_);
       notices_.push_back(notice);
@@ -95,6 +97,22 @@ TEST_F(ObjectSourceTest, AModelIsImportedWhileItsFileComes) {
   }
 }
 
+TEST_F(ObjectSourceTest, OpeningIsTriedAgainForAsLongAsItMay) {
+  // More refusals than a few quick tries get past, of either kind that may go away.
+  server_.Add({Fault::kRefuse, 4, std::nullopt, 503});
+  auto source = Open();
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_EQ(Read(**source, 0, model_.size()), model_);
+  source->reset();
+  fs::remove_all(options_.folder);
+  server_.Add({Fault::kRefuse, 1000, std::nullopt, 500});
+  const int64_t begin_us = clock_.NowUs();
+  const absl::Status refused = Open().status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("tries over"));
+  EXPECT_GE(clock_.NowUs() - begin_us, options_.patience_us / 2);
+}
+
 TEST_F(ObjectSourceTest, A44_RefusedCutAndWrongSizedRangesComeAgain) {
   server_.Add({Fault::kRefuse, 2, 0, 503});
   server_.Add({Fault::kReset, 1, kRange});
@@ -145,7 +163,7 @@ TEST_F(ObjectSourceTest, TheFileOfAnEarlierStartIsReadEvenWithoutTheStore) {
     name = (*again)->name();
   }
   EXPECT_LE(server_.seen().size(), before + 1) << "nothing is fetched twice";
-  server_.Add({Fault::kRefuse, 3, std::nullopt, 503});
+  server_.Add({Fault::kRefuse, 1000, std::nullopt, 503});
   auto offline = Open();
   ASSERT_TRUE(offline.ok()) << offline.status();
   EXPECT_EQ((*offline)->name(), name) << "so that its image is found";
@@ -180,7 +198,14 @@ TEST_F(ObjectSourceTest, AnObjectThatChangesMeanwhileFailsUntilItIsOpenedAnew) {
   auto source = Open();
   EXPECT_EQ(Read(**source, 0, 100), model_.substr(0, 100));
   server_.Put("/bucket/m.gguf", {model_, "\"v2\""});
-  const std::string read = Read(**source, kRange, 100);
+  EXPECT_EQ((*source)->waiting().store, "");
+  std::string read;
+  std::thread reader([&] { read = Read(**source, kRange, 100); });
+  // Who waits for the store is told of, and for how long it has been silent.
+  while ((*source)->waiting().still_us < 1000) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ((*source)->waiting().store, "s3://bucket/m.gguf");
+  reader.join();
+  EXPECT_EQ((*source)->waiting().store, "");
   EXPECT_THAT(read, HasSubstr("FAILED_PRECONDITION"));
   EXPECT_FALSE((*source)->CheckUnchanged().ok());
   EXPECT_EQ(Read(**Open(), kRange, 100), model_.substr(kRange, 100));

@@ -141,6 +141,7 @@ absl::Status Download::Fetch(const Piece& piece) {
   return Repeat(stop_, [&](const RequestControl& control) {
     return store_.StreamRange(key_, piece.first * options_.range_bytes, BytesOf(piece), info_,
                               control, [&](uint64_t offset, std::span<const std::byte> data) {
+                                if (options_.came) options_.came();
                                 return file_.WriteAt(offset, data);
                               });
   });

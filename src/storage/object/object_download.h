@@ -52,10 +52,11 @@ struct DownloadOptions {
   uint64_t save_bytes = 256 * kMiB;  // after so many, what has come is made to last
   std::function<void(const DownloadProgress&)> progress;  // on the calling thread
   // For readers that do not wait for the whole. `begun`, on the calling thread: the object's state
-  // is known and "<destination>.partial" is there; an error ends the call with it. `landed`, on any
-  // thread: a range's bytes are in that file. `wanted`, on any thread: an offset whose range comes
-  // next.
+  // is known and "<destination>.partial" is there; an error ends the call with it. `came`, on any
+  // thread: some bytes. `landed`, on any thread: a range's bytes are in that file. `wanted`, on any
+  // thread: an offset whose range comes next.
   std::function<absl::Status(const ObjectInfo&)> begun;
+  std::function<void()> came;
   std::function<void(uint64_t offset, uint64_t bytes)> landed;
   std::function<std::optional<uint64_t>()> wanted;
   const std::atomic<bool>* cancel = nullptr;  // set: ends soon with Cancelled
