@@ -109,6 +109,7 @@ int RunCli(const std::vector<std::string>& arguments, Io* io) {
   AddVerifyCommand(root, &invocation);
   AddQuantizeCommand(root, &invocation);
   AddVersionCommand(root, &invocation);
+  AddHelpCommand(root, &app, &invocation);
 
   // CLI11 reports by exceptions; none leaves this function.
   try {

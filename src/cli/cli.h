@@ -51,6 +51,8 @@ void AddDebugCommand(Command root, Invocation* invocation);
 void AddVerifyCommand(Command root, Invocation* invocation);
 void AddQuantizeCommand(Command root, Invocation* invocation);
 void AddVersionCommand(Command root, Invocation* invocation);
+// `app`: what holds all commands.
+void AddHelpCommand(Command root, CLI::App* app, Invocation* invocation);
 
 // The parts of `terrace debug`.
 void AddDebugTokenize(Command debug, Invocation* invocation);

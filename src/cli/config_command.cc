@@ -31,9 +31,18 @@ void WriteJson(const server::LoadedConfig& loaded, const std::string& file, std:
     }
     models.push_back(std::move(entry));
   }
+  boost::json::array tenants;
+  for (const server::TenantConfig& tenant : loaded.config.tenants) {
+    boost::json::object entry;
+    for (const server::TenantConfigKey& key : server::TenantConfigKeys()) {
+      entry[std::string(key.name)] = key.get(tenant);
+    }
+    tenants.push_back(std::move(entry));
+  }
   boost::json::object all = {
       {"file", file.empty() ? boost::json::value() : boost::json::value(file)},
       {"keys", std::move(keys)},
+      {"tenants", std::move(tenants)},
       {"models", std::move(models)}};
   out << boost::json::serialize(all) << "\n";
 }
@@ -51,6 +60,13 @@ void WriteText(const server::LoadedConfig& loaded, const std::string& file, std:
   for (const server::ConfigKey& key : server::ConfigKeys()) {
     out << fmt::format("  {:<{}}  {:<{}}  {}\n", key.name, name_width, key.get(loaded.config),
                        value_width, OriginOf(loaded, key.name));
+  }
+  if (!loaded.config.tenants.empty()) out << "\ntenants:\n";
+  for (const server::TenantConfig& tenant : loaded.config.tenants) {
+    out << fmt::format("  {}\n", tenant.name);
+    for (const server::TenantConfigKey& key : server::TenantConfigKeys()) {
+      if (key.name != "name") out << fmt::format("    {:<13}  {}\n", key.name, key.get(tenant));
+    }
   }
   out << (loaded.config.models.empty() ? "\nNo models.\n" : "\nmodels:\n");
   for (const server::ModelConfig& model : loaded.config.models) {

@@ -145,5 +145,31 @@ TEST(CliTest, TokenizeReadsStandardInputExactly) {
   EXPECT_EQ(RunTerrace({"debug", "tokenize", Tiny("qwen3")}, "").out, "\n");
 }
 
+TEST(Help, IsThereForEveryCommandByTheWordToo) {
+  EXPECT_EQ(RunTerrace({"help"}).out, RunTerrace({"--help"}).out);
+  EXPECT_EQ(RunTerrace({"help", "key", "add"}).out, RunTerrace({"key", "add", "--help"}).out);
+  const Result wrong = RunTerrace({"help", "key", "lose"});
+  EXPECT_EQ(wrong.code, 1);
+  EXPECT_THAT(wrong.err, HasSubstr("there is no command 'key lose'"));
+  EXPECT_EQ(RunTerrace({"help", "--form", "pdf"}).code, 1);
+}
+
+TEST(Help, TheManPageHasEveryCommandAndItsOptions) {
+  const std::string page = RunTerrace({"help", "--form", "man"}).out;
+  EXPECT_THAT(page, StartsWith(".TH \"terrace\" 1 "));
+  for (const char* name : {"serve", "run", "key add", "debug tokenize", "verify ops", "help"}) {
+    EXPECT_THAT(page, HasSubstr(std::string("\n.SS terrace ") + name + "\n"));
+  }
+  EXPECT_THAT(page, HasSubstr("\\-\\-server.drain_timeout"));
+  EXPECT_THAT(RunTerrace({"help", "--form", "man", "key", "add"}).out,
+              AllOf(StartsWith(".TH \"terrace-key-add\" 1 "), HasSubstr("\\-\\-tenant")));
+}
+
+TEST(Help, TheShellCompletesCommandsAndOptions) {
+  const std::string script = RunTerrace({"help", "--form", "bash"}).out;
+  EXPECT_THAT(script, HasSubstr("'key') choices='add list revoke --help'"));
+  EXPECT_THAT(script, HasSubstr("'key add') choices='--help --json"));
+}
+
 }  // namespace
 }  // namespace terrace::cli
