@@ -2,6 +2,7 @@
 "use strict";
 
 const KEPT = 300; // samples
+const LEAST_SECONDS = 60; // that a chart shows, also while it has few of them
 
 function themeColour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -34,7 +35,10 @@ class Chart {
         ...this.size(),
         legend: { live: true },
         cursor: { y: false },
-        scales: { y: { range: (u, low, high) => [0, Math.max(high * 1.1, this.least)] } },
+        scales: {
+          x: { range: (u, low, high) => [Math.min(low, high - LEAST_SECONDS), high] },
+          y: { range: (u, low, high) => [0, Math.max(high * 1.1, this.least)] },
+        },
         axes: [{ ...axis, size: 30 }, axis],
         series: [
           {},

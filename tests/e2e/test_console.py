@@ -126,6 +126,10 @@ def test_phone(open_page):
     page = open_page(viewport={"width": 390, "height": 844}, device_scale_factor=2)
     wide = page.evaluate("document.documentElement.scrollWidth")
     assert wide <= 390, f"the page is {wide} px wide"
+    # Nothing that one would press lies beyond the edge, also not in a part that scrolls.
+    for name in ("load", "evict", "unload"):
+        box = page.get_by_role("button", name=f"{name} {MODEL}", exact=True).bounding_box()
+        assert box and 0 <= box["x"] and box["x"] + box["width"] <= 390, (name, box)
     page.wait_for_timeout(1500)
     screenshot(page, "phone")
     check_accessibility(page)
