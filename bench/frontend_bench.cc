@@ -16,9 +16,11 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/units.h"
 #include "bench.h"
 #include "obs/log.h"
 #include "obs/metrics.h"
+#include "os/process_memory.h"
 #include "server/api_handler.h"
 #include "server/api_keys.h"
 #include "server/fake_scheduler.h"
@@ -212,6 +214,47 @@ double Percentile(std::vector<double>* values, double share) {
   return (*values)[static_cast<size_t>(share * static_cast<double>(values->size() - 1))];
 }
 
+// What a stream costs that has had its first token and waits for the next: growth of resident
+// memory by so many of them, the client's own part (some hundred bytes) included. To be measured
+// first: memory that others left free would be taken for nothing.
+absl::StatusOr<Row> IdleStreams(const Context& context) {
+  const size_t streams = context.quick ? 500 : 2000;
+  // Nobody's second token comes before everybody's first.
+  const int64_t step_us = context.quick ? 2'000'000 : 5'000'000;
+  ASSIGN_OR_RETURN(std::unique_ptr<NullServer> server, NullServer::Create(context));
+  {
+    Load first(server->port(), 1, server->Request(false, 4), context.clock);
+    first.Ask(0);
+    for (bool answered = false; !answered && !first.failed();) {
+      first.Read(100, [&](size_t) { answered = true; });
+    }
+  }
+  server->scheduler().set_script([step_us](const auto&) {
+    return server::Script{.tokens = server::Bytes("flow "), .repeat = true, .step_us = step_us};
+  });
+  const uint64_t tokens = server->scheduler().tokens();
+  ASSIGN_OR_RETURN(const os::ProcessMemory before, os::ReadProcessMemory());
+  Load load(server->port(), streams, server->Request(true, 480), context.clock);
+  for (size_t i = 0; i < streams; ++i) load.Ask(i);
+  const int64_t give_up_us = context.clock->NowUs() + 4 * step_us;
+  while (server->scheduler().tokens() < tokens + streams && !load.failed() &&
+         context.clock->NowUs() < give_up_us) {
+    load.Read(10, [](size_t) {});
+  }
+  if (load.failed() || server->scheduler().active() != streams) {
+    return absl::InternalError("not all streams are open");
+  }
+  ASSIGN_OR_RETURN(const os::ProcessMemory after, os::ReadProcessMemory());
+  return Row{
+      .law = fmt::format("front end, null engine: memory of one of {} idle streams", streams),
+      .measured =
+          static_cast<double>(after.rss_bytes - std::min(after.rss_bytes, before.rss_bytes)) /
+          kKiB / static_cast<double>(streams),
+      .unit = "KiB",
+      .goal_kind = Goal::kAtMost,
+      .goal = 64};
+}
+
 // Requests a second that `load` gets answered, each connection asking again at once.
 absl::StatusOr<double> ClosedLoop(Load* load, const Clock* clock, int64_t for_us) {
   for (size_t i = 0; i < load->size(); ++i) load->Ask(i);
@@ -231,9 +274,10 @@ absl::StatusOr<double> ClosedLoop(Load* load, const Clock* clock, int64_t for_us
 }  // namespace
 
 absl::StatusOr<std::vector<Row>> RunFrontend(const Context& context) {
+  std::vector<Row> rows;
+  ASSIGN_OR_RETURN(rows.emplace_back(), IdleStreams(context));
   ASSIGN_OR_RETURN(std::unique_ptr<NullServer> server, NullServer::Create(context));
   const int64_t for_us = context.quick ? 500'000 : 5'000'000;
-  std::vector<Row> rows;
   {
     Load load(server->port(), 64, server->Request(false, 4), context.clock);
     ASSIGN_OR_RETURN(const double rate, ClosedLoop(&load, context.clock, for_us));
