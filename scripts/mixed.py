@@ -9,7 +9,7 @@ Every row is measured beside its reference in the same run. Standard library onl
 """
 
 import argparse
-import concurrent.futures
+import itertools
 import json
 import math
 import pathlib
@@ -63,16 +63,31 @@ class Client:
             "Content-Type": "application/json",
         }
 
-    def ask(self, model, words, tokens, seed, timeout_s=300):
-        """(seconds to the first token, seconds to the end), or None if it was refused."""
+    @staticmethod
+    def body(model, words, tokens, seed, stream=True):
         rng = random.Random(seed)
-        body = {
+        return {
             "model": model,
             "prompt": " ".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(words)),
             "max_tokens": tokens,
             "temperature": 0,
-            "stream": True,
+            "stream": stream,
         }
+
+    def planned(self, at, model, words, tokens, seed, again=False):
+        """A request for mixed_load.py."""
+        return {
+            "name": self.tenant,
+            "at": at,
+            "path": CHAT,
+            "headers": self.headers,
+            "body": self.body(model, words, tokens, seed),
+            "again": again,
+        }
+
+    def ask(self, model, words, tokens, seed, timeout_s=300):
+        """(seconds to the first token, seconds to the end), or None if it was refused."""
+        body = self.body(model, words, tokens, seed)
         connection = self.server.connect(timeout_s)
         try:
             start = time.monotonic()
@@ -127,20 +142,59 @@ class Report:
         return 0 if all(row["holds"] is not False for row in self.rows) else 1
 
 
-def paced(client, model, words, tokens, rate, seconds, seed, out):
-    """Asks at moments of a Poisson process, whatever has been answered by then."""
+def paced(client, models, words, tokens, rate, seconds, seed):
+    """Requests at moments of a Poisson process, whatever has been answered by then."""
     rng = random.Random(seed)
-    pool = concurrent.futures.ThreadPoolExecutor(256)
-    asked, at, start = [], 0.0, time.monotonic()
-    number = 0
+    planned, at = [], rng.expovariate(rate)
     while at < seconds:
-        time.sleep(max(0.0, start + at - time.monotonic()))
-        number += 1
-        chosen = model[number % len(model)] if isinstance(model, list) else model
-        asked.append(pool.submit(client.ask, chosen, words, tokens, seed * 1000 + number))
+        number = len(planned)
+        model = models[number % len(models)]
+        planned.append(client.planned(at, model, words, tokens, seed * 1000 + number))
         at += rng.expovariate(rate)
-    out.extend(each.result() for each in asked)
-    pool.shutdown()
+    return planned
+
+
+class Load:
+    """mixed_load.py with a plan: begun at once, ended when all of it has been answered."""
+
+    def __init__(self, server, requests, seconds):
+        script = pathlib.Path(__file__).with_name("mixed_load.py")
+        self.process = subprocess.Popen(
+            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        json.dump({"port": server.port, "seconds": seconds, "requests": requests},
+                  self.process.stdin)
+        self.process.stdin.close()
+        if self.process.stdout.readline().strip() != "ready":
+            raise RuntimeError("the load did not start")
+
+    def end(self):
+        """(seconds, results)"""
+        told = json.loads(self.process.stdout.read())
+        self.process.wait()
+        for each in told["results"]:
+            if each["error"]:
+                raise RuntimeError(f"{each['name']}: {each['error']}")
+        return told["seconds"], told["results"]
+
+
+def short_requests(client, model, words, tokens, seconds, pause, seeds):
+    """One short request after the other on one connection, all of different texts: what each took,
+    as its client sees it."""
+    connection = client.server.connect()
+    took, end = [], time.monotonic() + seconds
+    while time.monotonic() < end:
+        body = json.dumps(client.body(model, words, tokens, next(seeds), stream=False))
+        start = time.monotonic()
+        connection.request("POST", CHAT, body, client.headers)
+        response = connection.getresponse()
+        text = response.read()
+        took.append(time.monotonic() - start)
+        if response.status != 200:
+            raise RuntimeError(f"{response.status}: {text[:300]!r}")
+        time.sleep(pause)
+    connection.close()
+    return took
 
 
 def steady(client, model, words, tokens, seconds, pause, out):
@@ -152,87 +206,94 @@ def steady(client, model, words, tokens, seconds, pause, out):
         time.sleep(pause)
 
 
-def in_threads(*calls):
-    threads = [threading.Thread(target=call[0], args=call[1:]) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def mixed(folder, report, scale):
+def mixed_config(folder):
     paths = {name: make_model(folder, name, seed) for seed, name in enumerate(("r", "x", "y"), 1)}
     size = max(path.stat().st_size for path in paths.values())
     models = [{"name": name, "source": str(path)} for name, path in paths.items()]
-    models[0] |= {"sla": "realtime", "hot_keep_time": "1h"}
-    config = {
+    models[0] |= {"sla": "realtime"}
+    return {
         "models": models,
         # The realtime model and one of the two others, with KV and workspace.
         "memory": {"device_budget": f"{int(size * 2.3) + (48 << 20)}B", "hot_keep_time": "0s"},
         "scheduler": {"max_wait": "1s", "aging": "15s"},
         "kv": {"disk_size": "off"},
     }
-    with server_process.ServerProcess(config, pathlib.Path(folder) / "server") as server:
+
+
+def mixed(folder, report, scale):
+    with server_process.ServerProcess(mixed_config(folder), pathlib.Path(folder) / "s") as server:
         quick = Client(server, "quick", "realtime")
         writer = Client(server, "writer", "standard")
         night = Client(server, "night", "batch")
         time.sleep(1.5)  # the keys are seen
         for client, name in ((quick, "r"), (writer, "x"), (night, "y"), (quick, "r")):
             client.ask(name, 30, 4, 1)
-        short = {"words": 40, "tokens": 8}
         # How long a generation of some seconds is: measured, for the machine is what it is.
         _, one = writer.ask("x", 30, 64, 2)
         tokens = max(32, min(1500, int(64 * 3.0 * scale / one)))
 
-        alone = []
-        steady(quick, "r", short["words"], short["tokens"], 8 * scale, 0.1, alone)
-        alone = [total for _, total in alone]
+        seeds = itertools.count(1_000_000)
+
+        def short(seconds):
+            # A text of some lines, and the name of a class.
+            return short_requests(quick, "r", 300, 8, seconds, 0.1, seeds)
+
+        short(1)
+        alone = short(8 * scale)
         # Capacity: generations a second with as many at once as wanted.
-        made, start = [], time.monotonic()
-        in_threads(
-            *(
-                (steady, client, name, 30, tokens, 10 * scale, 0, made)
-                for client, name in ((writer, "x"), (night, "y"))
-                for _ in range(4)
-            )
-        )
-        capacity = len(made) / (time.monotonic() - start)
+        among = [
+            client.planned(0, name, 30, tokens, seed, again=True)
+            for client, name in ((writer, "x"), (night, "y"))
+            for seed in range(4)
+        ]
+        took_s, made = Load(server, among, 10 * scale).end()
+        capacity = len(made) / took_s
         seconds = 30 * scale
-        loaded, standard, batch = [], [], []
-        in_threads(
-            (steady, quick, "r", short["words"], short["tokens"], seconds, 0.1, loaded),
-            (paced, writer, ["x", "y"], 30, tokens, 0.5 * capacity, seconds, 3, standard),
-            (paced, night, ["y", "x"], 30, tokens, 0.7 * capacity, seconds, 4, batch),
+        load = Load(
+            server,
+            paced(writer, ["x", "y"], 30, tokens, 0.5 * capacity, seconds, 3)
+            + paced(night, ["y", "x"], 30, tokens, 0.7 * capacity, seconds, 4),
+            seconds,
         )
+        loaded = short(seconds)
+        _, generations = load.end()
         swaps = server.metric("terrace_segment_evictions_total")
-    refused = sum(each is None for each in standard + batch)
-    loaded = [total for _, total in loaded]
+        time.sleep(1)
+        alone += short(4 * scale)
+    refused = sum(each["refused"] for each in generations)
     print(
-        f"{len(alone)} and {len(loaded)} short requests, {len(standard)} standard and {len(batch)}"
-        f" batch generations of {tokens} tokens, {refused} refused, capacity {capacity:.2f}/s,"
-        f" {swaps:.0f} evictions",
+        f"{len(alone)} and {len(loaded)} short requests, {len(generations)} generations of"
+        f" {tokens} tokens, {refused} refused, capacity {capacity:.2f}/s, {swaps:.0f} evictions",
         file=sys.stderr,
     )
-    report.row("realtime beside generations: median of short requests", statistics.median(loaded),
-               "s", statistics.median(alone), most=1.05)
-    report.row("realtime beside generations: mean of short requests", statistics.mean(loaded), "s",
-               statistics.mean(alone))
-    report.row("realtime beside generations: p99 of short requests", percentile(loaded, 0.99), "s",
-               percentile(alone, 0.99))
-    report.row("realtime alone: standard deviation over mean",
-               statistics.stdev(alone) / statistics.mean(alone), "share")
-    report.row("realtime beside generations: standard deviation over the mean alone",
-               statistics.stdev(loaded) / statistics.mean(alone), "share", most=0.05)
+    tell_mixed(report, alone, loaded, generations, seconds)
+
+
+def tell_mixed(report, alone, loaded, generations, seconds):
+    mean = statistics.mean(alone)
+    beside = "realtime beside generations: "
+    report.row(beside + "mean of short requests", statistics.mean(loaded), "s", mean, most=1.05)
+    report.row(beside + "standard deviation of short requests, over their mean alone",
+               statistics.stdev(loaded) / mean, "share", most=0.05)
+    report.row("realtime alone: standard deviation over mean", statistics.stdev(alone) / mean,
+               "share")
+    # What the load adds: variances of independent causes add up.
+    added = max(0.0, statistics.variance(loaded) - statistics.variance(alone))
+    report.row("realtime: standard deviation that the load adds, over the mean alone",
+               math.sqrt(added) / mean, "share", most=0.05)
+    for name, share in (("median", 0.5), ("p90", 0.9), ("p99", 0.99), ("longest", 1)):
+        report.row(beside + name, percentile(loaded, share), "s", percentile(alone, share))
     goal = REALTIME_GOAL_FACTOR * percentile(alone, 0.99)
     met = sum(total <= goal for total in loaded)
-    met += sum(each is not None and each[0] <= STANDARD_GOAL_S for each in standard)
-    met += sum(each is not None and each[0] <= BATCH_GOAL_S for each in batch)
-    asked = len(loaded) + len(standard) + len(batch)
-    report.row("1.2x of capacity: requests within their class's goal", met / asked, "share",
-               least=0.95)
-    firsts = [each[0] for each in batch if each is not None]
-    report.row("1.2x of capacity: longest wait of a batch request", max(firsts), "s",
-               most=BATCH_GOAL_S + seconds)
+    goals = {"writer": STANDARD_GOAL_S, "night": BATCH_GOAL_S}
+    met += sum(not each["refused"] and each["first"] <= goals[each["name"]] for each in generations)
+    report.row("1.2x of capacity: requests within their class's goal",
+               met / (len(loaded) + len(generations)), "share", least=0.95)
+    for name, word in (("writer", "standard"), ("night", "batch")):
+        firsts = [each["first"] for each in generations
+                  if each["name"] == name and not each["refused"]]
+        report.row(f"1.2x of capacity: longest wait of a {word} request", max(firsts), "s",
+                   most=BATCH_GOAL_S + seconds if name == "night" else None)
 
 
 def isolation(folder, report, scale):
@@ -294,11 +355,12 @@ def main():
     parser.add_argument("which", choices=["mixed", "isolation"])
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--quick", action="store_true", help="short: to see that it runs")
+    parser.add_argument("--scale", type=float, default=1, help="of the times")
     options = parser.parse_args()
     report = Report(options.json)
     with tempfile.TemporaryDirectory(prefix="terrace-mixed-") as folder:
         run = mixed if options.which == "mixed" else isolation
-        run(folder, report, 0.25 if options.quick else 1)
+        run(folder, report, 0.25 if options.quick else options.scale)
     code = report.end()
     return 0 if options.quick else code
 
