@@ -363,6 +363,10 @@ void SchedulerImpl::ReleaseVictimLocked(ModelQueue* queue, LiveRequest* victim) 
   victim->alike = 0;
 }
 
+uint64_t SchedulerImpl::Budget() const {
+  return device_budget_bytes_ - std::min(device_budget_bytes_, engine_->workspace_bytes());
+}
+
 uint64_t SchedulerImpl::MostBudget(const engine::EngineModel& model) const {
   return device_budget_bytes_ -
          std::min({device_budget_bytes_, engine_->workspace_bytes(), LeastWorkspace(model)});

@@ -81,6 +81,9 @@ bool IsComing(const ArbiterModel& model, int64_t limit_us) {
   return !model.stuck && model.load_us > limit_us;
 }
 
+// A realtime request waits to be taken in.
+bool Urgent(const Demand& demand) { return demand.waiting > 0 && demand.band == 0; }
+
 // The model with work that has waited longest, beside the current one: for models that take turns.
 int32_t LongestWaiting(const ArbiterInput& input, std::span<const Demand> demands,
                        int64_t most_load_us) {
@@ -96,6 +99,56 @@ int32_t LongestWaiting(const ArbiterInput& input, std::span<const Demand> demand
   return best;
 }
 
+// A model with a realtime request that waits, before anyone else's step; -1: none, or somebody has
+// waited for too long.
+int32_t UrgentAmongFitting(const ArbiterOptions& options, const ArbiterInput& input,
+                           std::span<const Demand> demands) {
+  int32_t urgent = -1;
+  for (size_t i = 0; i < demands.size(); ++i) {
+    const ArbiterModel& model = input.models[i];
+    if (!HasWork(model, demands[i]) || IsComing(model, options.load_beside_us)) continue;
+    if (Urgent(demands[i])) {
+      if (urgent < 0 ||
+          model.waiting_since_us < input.models[static_cast<size_t>(urgent)].waiting_since_us) {
+        urgent = static_cast<int32_t>(i);
+      }
+    } else if (!model.held && input.now_us - model.waiting_since_us >= options.aside_most_us) {
+      return -1;
+    }
+  }
+  return urgent;
+}
+
+// A model that steps beside the current one, whose turn goes on; the current one itself if that has
+// waited for its step meanwhile; -1: there is none.
+int32_t Aside(const ArbiterOptions& options, const ArbiterInput& input,
+              std::span<const Demand> demands) {
+  const auto at = static_cast<size_t>(input.current);
+  const ArbiterModel& current = input.models[at];
+  const bool busy = HasWork(current, demands[at]);
+  int32_t best = -1;
+  for (size_t i = 0; i < demands.size(); ++i) {
+    const ArbiterModel& model = input.models[i];
+    if (i == at || !HasWork(model, demands[i])) continue;
+    if (demands[i].band > 0 && (!busy || demands[i].band >= demands[at].band)) continue;
+    if (model.stuck || model.load_us > options.load_beside_us) continue;
+    // KV finds its room: worse classes give way when a request is taken in.
+    if (model.weight_bytes + current.weight_bytes > input.budget_bytes) continue;
+    const auto rank = [&](size_t m) {
+      return std::tuple(demands[m].band, !Urgent(demands[m]), input.models[m].waiting_since_us);
+    };
+    if (best < 0 || rank(i) < rank(static_cast<size_t>(best))) best = static_cast<int32_t>(i);
+  }
+  if (best < 0 || !busy) return best;
+  if (input.now_us - current.waiting_since_us >= options.aside_most_us) return input.current;
+  if (current.held || Urgent(demands[static_cast<size_t>(best)])) return best;
+  // Equals, by aging, take turns by step.
+  const bool equal = demands[static_cast<size_t>(best)].band >= demands[at].band;
+  const bool longer =
+      current.waiting_since_us < input.models[static_cast<size_t>(best)].waiting_since_us;
+  return equal && longer ? input.current : best;
+}
+
 void ChooseAmongFitting(const ArbiterOptions& options, const ArbiterInput& input,
                         std::span<const Demand> demands, ArbiterDecision* decision) {
   constexpr int64_t kLookAgainUs = 20'000;
@@ -107,6 +160,8 @@ void ChooseAmongFitting(const ArbiterOptions& options, const ArbiterInput& input
     decision->load.push_back(static_cast<int32_t>(i));
     nearest_us = std::min(nearest_us, model.load_us);
   }
+  decision->model = UrgentAmongFitting(options, input, demands);
+  if (decision->model >= 0) return;
   for (const int64_t most_load_us : {options.load_beside_us, options.load_alone_us}) {
     // The one that has waited longest is the next in the round.
     decision->model = LongestWaiting(input, demands, most_load_us);
@@ -135,6 +190,14 @@ void ChooseModel(const ArbiterOptions& options, const ArbiterInput& input,
       input.current >= 0 && static_cast<size_t>(input.current) < input.models.size();
   if (has_current && weight_bytes + kv_bytes <= input.budget_bytes) {
     return ChooseAmongFitting(options, input, demands, decision);
+  }
+  if (has_current) {
+    const int32_t beside = Aside(options, input, demands);
+    if (beside >= 0) {
+      decision->model = beside;
+      decision->aside = beside != input.current;
+      return;
+    }
   }
   const int32_t other = Best(options, input, demands);
   if (!has_current) {

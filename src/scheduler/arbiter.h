@@ -11,6 +11,11 @@
 //   turn and keeps it while it has work, at least `min_residency_us`, until another's best request
 //   is in a better band, or one has waited `max_wait_us`; so each load serves as many requests as
 //   it can, and A-B-A-C thrash is bounded.
+// - Beside the model that has the turn another one whose weights are there steps for requests of a
+//   better class, realtime ones in any case, if both fit; the turn is not lost by that, so that it
+//   brings no load with it (ArbiterDecision::aside).
+// - A realtime request that waits is taken in before anyone else steps, unless somebody who does
+//   not give way has had no step for `aside_most_us`.
 // - Among the others the next is the one of the best band; within a band, the highest of
 //   qps_weight x (waiting requests per second of loading) + latency_weight x (longest wait), each
 //   as a share of the largest among the candidates.
@@ -40,6 +45,8 @@ struct ArbiterOptions {
   // computing, and whoever comes meanwhile waits no longer than this.
   int64_t load_beside_us = 20'000;
   int64_t load_alone_us = 1'000'000;
+  // Who has the turn steps at least this often while others step beside it for better classes.
+  int64_t aside_most_us = 500'000;
   int64_t aging_us = 30'000'000;  // 0: never
   double qps_weight = 0.7;
   double latency_weight = 0.3;
@@ -97,6 +104,7 @@ struct ArbiterInput {
 
 struct ArbiterDecision {
   int32_t model = -1;          // to run a step of; -1: nothing to do now
+  bool aside = false;          // it steps beside the model that has the turn, which keeps it
   bool admit = true;           // whether it may take in waiting requests
   int64_t wait_us = -1;        // with model -1: look again after this long; -1: on a change
   std::vector<int32_t> load;   // models with work whose weights are to come meanwhile

@@ -35,14 +35,15 @@ bool LoadsAreUrgent(const ArbiterOptions& options, const View& view,
 }
 
 void AnnounceStep(const ModelQueue& queue, const StepWork& work, tier::TierManager* manager) {
-  if (work.decode_rows == 0) {
+  if (work.decode_rows == 0 && !work.realtime) {
     manager->StepsPause();
     return;
   }
   const bool plain = work.prompt_rows == 0 && !work.guesses;
   manager->StepBegins({.model = queue.model->weights().tier_id(),
                        .rows = plain ? work.decode_rows : 0,
-                       .gives_way = work.loads_are_urgent});
+                       .gives_way = work.loads_are_urgent,
+                       .hurries = work.realtime});
 }
 
 }  // namespace terrace::scheduler

@@ -59,7 +59,7 @@ void SchedulerImpl::ViewLocked(View* view) {
         tenant_index.emplace(live.request->tenant, static_cast<int32_t>(view->tenants.size()));
     if (added) {
       const TenantTerms& terms = TermsLocked(live.request->tenant);
-      view->tenants.push_back({.served = tenants_[live.request->tenant],
+      view->tenants.push_back({.served = served_.tokens[live.request->tenant],
                                .weight = terms.share,
                                .limit = terms.running});
       seen.push_back({BandOf(live, now_us)});
@@ -111,16 +111,16 @@ void SchedulerImpl::ViewLocked(View* view) {
     shares_.Promise(tenant, seen[static_cast<size_t>(index)].promised_us);
   }
   HoldGuestsLocked(view, now_us);
-  active_tenants_.clear();
-  least_served_ = 0;
+  served_.active.clear();
+  served_.least = 0;
   for (const auto& [tenant, index] : tenant_index) {
     const double served = view->tenants[static_cast<size_t>(index)].served;
-    least_served_ = active_tenants_.empty() ? served : std::min(least_served_, served);
-    active_tenants_.emplace(tenant);
+    served_.least = served_.active.empty() ? served : std::min(served_.least, served);
+    served_.active.emplace(tenant);
   }
 }
 
-ArbiterDecision SchedulerImpl::DecideLocked() {
+ArbiterDecision SchedulerImpl::DecideLocked(ModelQueue** chosen) {
   EnforceQuotasLocked();
   View view;
   ViewLocked(&view);
@@ -133,6 +133,7 @@ ArbiterDecision SchedulerImpl::DecideLocked() {
                                                           .models = view.models,
                                                           .queued = view.queued,
                                                           .tenants = view.tenants});
+  KeepRealtimeLocked(now_us);
   if (!decision.load.empty()) KeepAtWorkLocked(view, decision.load, now_us);
   loads_are_urgent_ = LoadsAreUrgent(arbiter_options_, view, decision.load, now_us);
   for (const int32_t i : decision.load) {
@@ -149,16 +150,17 @@ ArbiterDecision SchedulerImpl::DecideLocked() {
     }
     return decision;
   }
-  const std::string& chosen = *view.names[static_cast<size_t>(decision.model)];
-  if (chosen != current_) {
+  const std::string& name = *view.names[static_cast<size_t>(decision.model)];
+  *chosen = queues_[name].get();
+  if (!decision.aside && name != current_) {
     if (!current_.empty()) ++totals_.model_switches;
-    current_ = chosen;
+    current_ = name;
     turn_since_us_ = now_us;
-    StartWeightsLocked(*queues_[chosen]);
+    StartWeightsLocked(**chosen);
   }
   std::vector<LiveRequest*> first;
   for (const int32_t i : decision.order) first.push_back(view.waiting[static_cast<size_t>(i)]);
-  BringForwardLocked(queues_[chosen].get(), first);
+  BringForwardLocked(*chosen, first);
   return decision;
 }
 
@@ -202,6 +204,28 @@ void SchedulerImpl::KeepAtWorkLocked(const View& view, std::span<const int32_t> 
     if (queue.has_work() && !comes) {
       engine_->manager()->Lease(queue.model->weights().tier_id(), now_us + kLeaseUs);
     }
+  }
+}
+
+void SchedulerImpl::KeepRealtimeLocked(int64_t now_us) {
+  // After its last request; the next one is often on its way.
+  constexpr int64_t kKeptUs = 2'000'000;
+  uint64_t most = 0, kept = 0;  // of the others with work; of those that are kept
+  for (const auto& [name, queue] : queues_) {
+    const bool there =
+        std::any_of(queue->running.begin(), queue->running.end(),
+                    [](const auto& live) { return live->request->sla == SlaClass::kRealtime; });
+    if (there) queue->realtime_us = now_us;
+    const bool keeps = queue->realtime_us > 0 && now_us - queue->realtime_us < kKeptUs;
+    if (!keeps && queue->has_work()) most = std::max(most, queue->model->weights().total_bytes());
+  }
+  const uint64_t taken = most + TakenKvLocked();
+  for (const auto& [name, queue] : queues_) {
+    if (queue->realtime_us == 0 || now_us - queue->realtime_us >= kKeptUs) continue;
+    const uint64_t weights = queue->model->weights().total_bytes();
+    if (taken + kept + weights > Budget()) continue;
+    kept += weights;
+    engine_->manager()->Lease(queue->model->weights().tier_id(), queue->realtime_us + kKeptUs);
   }
 }
 
@@ -293,30 +317,30 @@ absl::Status SchedulerImpl::CheckContractLocked(const ModelQueue& queue, const R
 void SchedulerImpl::NoteArrivalLocked(const std::string& tenant) {
   // Who was idle does not get to catch up on the time: it begins level with the least served of
   // those at work.
-  double& served = tenants_[tenant];
-  if (!active_tenants_.contains(tenant)) served = std::max(served, least_served_);
+  double& served = served_.tokens[tenant];
+  if (!served_.active.contains(tenant)) served = std::max(served, served_.least);
 }
 
 void SchedulerImpl::NoteEndLocked(ModelQueue* queue, const LiveRequest& live) {
-  tenants_[live.request->tenant] += static_cast<double>(live.tokens.size());
+  served_.tokens[live.request->tenant] += static_cast<double>(live.tokens.size());
   if (live.swap_us > 0) {
     queue->load_us = queue->load_us == 0 ? live.swap_us : (queue->load_us + live.swap_us) / 2;
   }
   const int64_t now_us = clock_->NowUs();
-  if (first_end_us_ == 0) first_end_us_ = now_us;
-  const double since_s = static_cast<double>(now_us - last_end_us_) * 1e-6;
-  recent_ends_ = recent_ends_ * std::exp(-since_s / kRateSeconds) + 1;
-  last_end_us_ = now_us;
+  if (ends_.first_us == 0) ends_.first_us = now_us;
+  const double since_s = static_cast<double>(now_us - ends_.last_us) * 1e-6;
+  ends_.recent = ends_.recent * std::exp(-since_s / kRateSeconds) + 1;
+  ends_.last_us = now_us;
 }
 
 int SchedulerImpl::ExpectedWaitSecondsLocked() const {
-  if (recent_ends_ == 0) return kUnknownWaitSeconds;
+  if (ends_.recent == 0) return kUnknownWaitSeconds;
   const int64_t now_us = clock_->NowUs();
-  const double since_s = static_cast<double>(now_us - last_end_us_) * 1e-6;
-  const double age_s = static_cast<double>(now_us - first_end_us_) * 1e-6;
+  const double since_s = static_cast<double>(now_us - ends_.last_us) * 1e-6;
+  const double age_s = static_cast<double>(now_us - ends_.first_us) * 1e-6;
   // The weights of a decaying count add up to the time constant once it has run for a while.
   const double span_s = std::max(0.1, kRateSeconds * (1 - std::exp(-age_s / kRateSeconds)));
-  const double rate = recent_ends_ * std::exp(-since_s / kRateSeconds) / span_s;
+  const double rate = ends_.recent * std::exp(-since_s / kRateSeconds) / span_s;
   const double wait_s = (waiting_ + 1) / std::max(rate, 1e-3);
   return std::clamp(static_cast<int>(std::ceil(wait_s)), 1, kMostWaitSeconds);
 }

@@ -3,6 +3,7 @@
 #ifndef TERRACE_SCHEDULER_LIVE_REQUEST_H_
 #define TERRACE_SCHEDULER_LIVE_REQUEST_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -27,6 +28,7 @@ struct LiveRequest {
 
   int64_t submitted_us = 0;
   int64_t started_us = 0;      // first step; 0: not yet
+  int64_t stepped_us = 0;      // end of the last one
   int64_t first_token_us = 0;  // 0: not yet
   int64_t last_token_us = 0;
   int64_t swap_us = 0;
@@ -96,10 +98,13 @@ struct LiveRequest {
     const int64_t wait_us = request->swap.max_wait_us;
     return wait_us < 0 || computed ? 0 : submitted_us + wait_us;
   }
-  void NoteStep() {  // has ended well
+  void NoteStep(int64_t now_us) {  // has ended well
     given_up = 0;
     computed = true;
+    stepped_us = now_us;
   }
+  // Since when it has waited: for its first step, or for the next.
+  int64_t waiting_since_us() const { return std::max(submitted_us, stepped_us); }
   // Tokens whose KV is still to be computed.
   int32_t pending() const { return static_cast<int32_t>(tokens.size()) - kv->length(); }
 };

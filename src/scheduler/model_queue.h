@@ -42,6 +42,7 @@ struct ModelQueue {
   int64_t came_us = 0;              // when some of them came last
   bool stuck = false;               // as ArbiterModel::stuck; until none is missing
   double return_us = 0;             // as ArbiterModel::return_us; moving average
+  int64_t realtime_us = 0;          // when a realtime request was there last; 0: never
   int32_t admissible = 0;           // of the front of `waiting`
 
   // A request comes, and there was no work.

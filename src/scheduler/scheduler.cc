@@ -202,7 +202,8 @@ absl::Status SchedulerImpl::Submit(std::unique_ptr<Request> request) {
       std::make_unique<engine::Sampler>(&live->request->sampling, live->request->prompt, seed);
   live->most_guesses = live->guess_length = model.speculation().tokens;
   if (!queue->has_work()) queue->NoteReturn(live->submitted_us);
-  GiveUpStepLocked(*live, live->submitted_us);
+  if (live->request->sla == SlaClass::kRealtime) queue->realtime_us = live->submitted_us;
+  GiveUpStepLocked(*queue, *live, live->submitted_us);
   live_[live->request->id] = live.get();
   queue->waiting.push_back(std::move(live));
   ++waiting_;
@@ -212,11 +213,13 @@ absl::Status SchedulerImpl::Submit(std::unique_ptr<Request> request) {
 }
 
 absl::Status SchedulerImpl::OverQuotaLocked(const Request& request, int32_t quota_tokens) const {
+  int32_t running = 0;
+  const uint64_t held = TenantKvLocked(request.tenant, &running);
   return absl::ResourceExhaustedError(fmt::format(
-      "the prompt has {} tokens, but the memory quota of tenant '{}' ({}) has room for {} of "
-      "model '{}'",
+      "the prompt has {} tokens, but the memory quota of tenant '{}' ({}, of which {} running "
+      "requests hold {}) has room for {} of model '{}'",
       request.prompt.size(), request.tenant, FormatBytes(TermsLocked(request.tenant).memory_bytes),
-      quota_tokens, request.model));
+      running, FormatBytes(held), quota_tokens, request.model));
 }
 
 void SchedulerImpl::Cancel(const std::string& request_id) {
@@ -351,11 +354,10 @@ void SchedulerImpl::Loop() {
       CollectCancelledLocked(&finished);
       CollectOverdueLocked(&finished);
       ArbiterDecision decision;
-      if (!stopping_) decision = DecideLocked();
-      if (decision.model >= 0) {
-        queue = queues_[current_].get();
+      if (!stopping_) decision = DecideLocked(&queue);
+      if (queue != nullptr) {
         admit = decision.admit;
-        stepping_ = current_;
+        stepping_ = queue->model->name();
       } else if (finished.empty()) {
         if (stopping_) {
           engine_->manager()->StepsPause();

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -58,6 +57,9 @@ class SchedulerImpl final : public Scheduler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Loop();
   void ParkLocked(absl::Duration most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Lets requests in and chooses what the step holds; false: nothing.
+  bool BeginStepLocked(ModelQueue* queue, bool admit, int64_t now_us, StepWork* work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False if none of its requests could go on.
   bool RunStep(ModelQueue* queue, bool admit) ABSL_LOCKS_EXCLUDED(mutex_);
   // Gives a request its KV: empty, or begun with what the cache holds.
@@ -106,13 +108,17 @@ class SchedulerImpl final : public Scheduler {
   std::unique_ptr<LiveRequest> TakeRunningLocked(ModelQueue* queue, const LiveRequest* live)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsGuestLocked(const LiveRequest& live, int64_t now_us) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Who has its steps does not wait, however long it takes: aging counts from the last one.
   int BandOf(const LiveRequest& live, int64_t now_us) const {
-    return Band(arbiter_options_, live.request->sla, now_us - live.submitted_us);
+    return Band(arbiter_options_, live.request->sla, now_us - live.waiting_since_us());
   }
+  // Whether somebody who gives way may step beside the others now.
+  bool GuestMayRunLocked(const LiveRequest& guest, int64_t now_us)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Marks who gives way (in View::models too), once all who are there have been seen.
   void HoldGuestsLocked(View* view, int64_t now_us) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The step under way is given up if all in it give way to the newcomer: it is done again later.
-  void GiveUpStepLocked(const LiveRequest& newcomer, int64_t now_us)
+  void GiveUpStepLocked(const ModelQueue& queue, const LiveRequest& newcomer, int64_t now_us)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Prompt rows that keep a step short enough for those who may come meanwhile.
   int32_t RowsInTimeLocked(const ModelQueue& queue, bool guests, int32_t depth,
@@ -145,11 +151,14 @@ class SchedulerImpl final : public Scheduler {
   bool MakeRoomInQuotaLocked(const std::vector<LiveRequest*>& step)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ViewLocked(View* view) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  ArbiterDecision DecideLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `chosen`: whose step is next, or null.
+  ArbiterDecision DecideLocked(ModelQueue** chosen) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteComing(ModelQueue* queue, int64_t now_us, ArbiterModel* model) const;
   // Weights of models at work do not make room for those that come meanwhile.
   void KeepAtWorkLocked(const View& view, std::span<const int32_t> coming, int64_t now_us)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Weights of models that realtime requests ask for stay for a while, beside those of the others.
+  void KeepRealtimeLocked(int64_t now_us) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // It gets the turn: its first weights start to move while its requests are taken in.
   void StartWeightsLocked(const ModelQueue& queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Puts these of its waiting requests first, in this order, and lets only them in.
@@ -160,7 +169,6 @@ class SchedulerImpl final : public Scheduler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckContractLocked(const ModelQueue& queue, const Request& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // A tenant's request came, or ended: what it has been served.
   void NoteArrivalLocked(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteEndLocked(ModelQueue* queue, const LiveRequest& live)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -169,9 +177,7 @@ class SchedulerImpl final : public Scheduler {
   // What weights and KV of `model` may take if steps are as small as can be.
   uint64_t MostBudget(const engine::EngineModel& model) const;
   // What weights and KV may take: the device budget less the engine's workspace.
-  uint64_t Budget() const {
-    return device_budget_bytes_ - std::min(device_budget_bytes_, engine_->workspace_bytes());
-  }
+  uint64_t Budget() const;
   uint64_t TakenKvLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Before a step: the workspace shrinks and sequences give way until KV fits beside the weights,
   // which would stream in every step otherwise. False: not before what is written down is free.
@@ -208,22 +214,17 @@ class SchedulerImpl final : public Scheduler {
   std::map<std::string, ServedName> names_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, LiveRequest*> live_ ABSL_GUARDED_BY(mutex_);
   std::vector<LiveRequest*> in_step_ ABSL_GUARDED_BY(mutex_);
-  bool may_give_up_ ABSL_GUARDED_BY(mutex_) = false;  // the step under way, for a newcomer
-  std::string current_ ABSL_GUARDED_BY(mutex_);       // model that has the turn
-  std::string stepping_ ABSL_GUARDED_BY(mutex_);      // model whose step runs now, else empty
+  GiveUpFor give_up_for_ ABSL_GUARDED_BY(mutex_) = GiveUpFor::kNobody;  // the step under way
+  std::string current_ ABSL_GUARDED_BY(mutex_);                         // model that has the turn
+  std::string stepping_ ABSL_GUARDED_BY(mutex_);  // model whose step runs now, else empty
   int64_t last_work_us_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t turn_since_us_ ABSL_GUARDED_BY(mutex_) = 0;  // of `current_`
-  // Tokens served, by tenant, as of requests that have ended; those at work at the last decision,
-  // and the least that one of them has been served.
-  std::map<std::string, double> tenants_ ABSL_GUARDED_BY(mutex_);
-  std::set<std::string, std::less<>> active_tenants_ ABSL_GUARDED_BY(mutex_);
-  double least_served_ ABSL_GUARDED_BY(mutex_) = 0;
+  TenantsServed served_ ABSL_GUARDED_BY(mutex_);
   TenantTable terms_ ABSL_GUARDED_BY(mutex_);
   ComputeShares shares_ ABSL_GUARDED_BY(mutex_);
   bool favoured_live_ ABSL_GUARDED_BY(mutex_) = false;  // somebody who gives way to none can step
-  double recent_ends_ ABSL_GUARDED_BY(mutex_) = 0;      // a decaying count
-  int64_t first_end_us_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t last_end_us_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool realtime_live_ ABSL_GUARDED_BY(mutex_) = false;  // and is of the realtime class
+  EndRate ends_ ABSL_GUARDED_BY(mutex_);
   int32_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   int32_t restores_ ABSL_GUARDED_BY(mutex_) = 0;       // loads of KV under way
   uint64_t last_restore_ ABSL_GUARDED_BY(mutex_) = 0;  // loads are numbered from 1

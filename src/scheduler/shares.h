@@ -47,8 +47,13 @@ class ComputeShares {
   // After a step while others than guests are at work: what those took of it, which earns guests
   // their part, and what the guests in it added, which is paid from that.
   void OnStep(double others_us, double guests_us);
-  // Whether guests may run beside others now.
-  bool GuestsMayRun() const { return credit_us_ > 0; }
+  // Whether guests may run beside others now. For realtime requests those of worse classes wait
+  // until a moment in which none is at work, for kMostHeldUs at most (`realtime`).
+  bool GuestsMayRun(bool realtime, int64_t now_us) const {
+    return credit_us_ > 0 && (!realtime || now_us - others_us_ > kMostHeldUs);
+  }
+  // A step held requests of worse classes than realtime.
+  void NoteOthers(int64_t now_us) { others_us_ = now_us; }
   // Whether that may be pieces of their prompts.
   bool PiecesMayRun(int64_t now_us) const { return now_us - piece_us_ > kMostHeldUs; }
   // A step held such a piece.
@@ -78,7 +83,8 @@ class ComputeShares {
   std::map<std::string, Tenant, std::less<>> tenants_;
   int64_t band_seen_us_[3] = {0, 0, 0};  // 0: never
   double credit_us_ = 0;
-  int64_t piece_us_ = 0;  // when a piece of a guest's prompt was computed last
+  int64_t others_us_ = 0;  // when a request of a worse class than realtime had a step last
+  int64_t piece_us_ = 0;   // when a piece of a guest's prompt was computed last
 };
 
 }  // namespace terrace::scheduler

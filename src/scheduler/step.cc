@@ -92,6 +92,7 @@ void SchedulerImpl::AddRowsLocked(ModelQueue* queue, bool guests, int64_t now_us
     work->depths.push_back(live->kv->length());
     work->requests.push_back(live);
     (guests ? work->guests : work->favoured) = true;
+    work->realtime |= live->request->sla == SlaClass::kRealtime;
     if (live->started_us != 0) return;
     live->started_us = now_us;
     metrics_->Observe(MetricId::kQueueSeconds, {queue->model->name()},
@@ -147,14 +148,16 @@ void SchedulerImpl::AddRowsLocked(ModelQueue* queue, bool guests, int64_t now_us
 
 void SchedulerImpl::BuildStepLocked(ModelQueue* queue, int64_t now_us, StepWork* work) {
   work->others = favoured_live_;
+  bool guests = false;  // that may run beside others
   work->loads_are_urgent = loads_are_urgent_;
   for (auto& live : queue->running) {
     live->guest = IsGuestLocked(*live, now_us);
     work->others |= live->can_step() && !live->guest;
+    guests |= live->guest && GuestMayRunLocked(*live, now_us);
   }
   AddRowsLocked(queue, /*guests=*/false, now_us, work);
   // Those who give way run too if there is nothing else to do.
-  if (work->entries.empty() || shares_.GuestsMayRun()) {
+  if (work->entries.empty() || guests) {
     AddRowsLocked(queue, /*guests=*/true, now_us, work);
   }
 }
@@ -277,23 +280,29 @@ void SchedulerImpl::MeasureLocked(ModelQueue* queue, const StepWork& work, int64
   average = average == 0 ? rate : average * (1 - kRateWeight) + rate * kRateWeight;
 }
 
+bool SchedulerImpl::BeginStepLocked(ModelQueue* queue, bool admit, int64_t now_us, StepWork* work) {
+  if (admit && (!hold_admission_ || queue->running.empty())) AdmitLocked(queue);
+  if (MakeRoomBesideWeightsLocked(queue)) BuildStepLocked(queue, now_us, work);
+  in_step_ = work->requests;
+  Arm(*work, &step_cancel_);
+  give_up_for_ = GiveUpFor::kNobody;  // tokens are still to be guessed
+  SetQueueGaugesLocked(*queue);
+  if (work->entries.empty()) stepping_.clear();
+  return !work->entries.empty();
+}
+
 bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
   StepWork work;
   int64_t start_us = clock_->NowUs();
   {
     absl::MutexLock lock(&mutex_);
-    if (admit && (!hold_admission_ || queue->running.empty())) AdmitLocked(queue);
-    if (MakeRoomBesideWeightsLocked(queue)) BuildStepLocked(queue, start_us, &work);
-    in_step_ = work.requests;
-    Arm(work, &step_cancel_);
-    may_give_up_ = queue->missing_bytes == 0 && work.may_give_up();  // loads go on
-    SetQueueGaugesLocked(*queue);
-    if (work.entries.empty()) {
-      stepping_.clear();
-      return false;
-    }
+    if (!BeginStepLocked(queue, admit, start_us, &work)) return false;
   }
   GuessAhead(queue, &work);
+  {
+    absl::MutexLock lock(&mutex_);
+    give_up_for_ = work.give_up_for(/*loading=*/queue->missing_bytes > 0);
+  }
   start_us = clock_->NowUs();
   absl::StatusOr<engine::StepResult> result =
       Compute(*queue, work, &step_cancel_, engine_, *clock_);
@@ -329,7 +338,7 @@ bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
   Finished finished;
   {
     absl::MutexLock lock(&mutex_);
-    for (LiveRequest* live : work.requests) live->NoteStep();
+    for (LiveRequest* live : work.requests) live->NoteStep(clock_->NowUs());
     for (auto& [live, info] : ended) {
       finished.emplace_back(TakeRunningLocked(queue, live), std::move(info));
     }

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +26,9 @@ struct ServedName {
   bool removed = false;                            // its last requests are waited for
 };
 
+// For which newcomers a step under way may be given up.
+enum class GiveUpFor : uint8_t { kNobody, kRealtime, kAnyone };
+
 // What a step computes: entry i is of request i.
 struct StepWork {
   std::vector<LiveRequest*> requests;
@@ -35,16 +40,22 @@ struct StepWork {
   std::vector<int32_t> depths;  // by entry: the tokens before its rows
   bool others = false;          // requests that give way to none are at work, here or elsewhere
   bool favoured = false;        // some of them are in this step
+  bool realtime = false;        // requests of the realtime class are in it
   bool guests = false;          // requests that give way to others are in it
 
   // Whether it may be given up for a newcomer and done again: not over and over, and KV on its way
   // is used when it comes.
-  bool may_give_up() const {
+  // `loading`: weights come while it runs, so that the next one like it has less to wait for.
+  bool may_give_up(bool loading) const {
     constexpr int32_t kMostGivenUp = 3;
-    return decode_rows == 0 &&
-           std::all_of(requests.begin(), requests.end(), [](const LiveRequest* live) {
-             return live->given_up < kMostGivenUp && live->early == 0;
-           });
+    return std::all_of(requests.begin(), requests.end(), [loading](const LiveRequest* live) {
+      return (loading || live->given_up < kMostGivenUp) && live->early == 0;
+    });
+  }
+  // For whom. Streams are stopped in the middle of a step for realtime requests only.
+  GiveUpFor give_up_for(bool loading) const {
+    if (guesses || !may_give_up(loading)) return GiveUpFor::kNobody;
+    return decode_rows > 0 || loading ? GiveUpFor::kRealtime : GiveUpFor::kAnyone;
   }
   // When the first of its requests gives up that has not computed anything yet; 0: none does.
   int64_t weights_deadline_us() const {
@@ -68,6 +79,21 @@ struct StepWork {
     }
     return prompt_rows > 0 ? sum / prompt_rows : -1;
   }
+};
+
+// Requests that have ended, as a decaying count.
+struct EndRate {
+  double recent = 0;
+  int64_t first_us = 0;
+  int64_t last_us = 0;
+};
+
+// Tokens served, by tenant, as of requests that have ended; the tenants at work at the last
+// decision, and the least that one of those has been served.
+struct TenantsServed {
+  std::map<std::string, double> tokens;
+  std::set<std::string, std::less<>> active;
+  double least = 0;
 };
 
 // What the arbiter decides on.

@@ -41,8 +41,20 @@ bool SchedulerImpl::IsGuestLocked(const LiveRequest& live, int64_t now_us) {
   return shares_.IsGuest(live.request->tenant, BandOf(live, now_us), now_us);
 }
 
-void SchedulerImpl::GiveUpStepLocked(const LiveRequest& newcomer, int64_t now_us) {
-  if (in_step_.empty() || !may_give_up_) return;
+bool SchedulerImpl::GuestMayRunLocked(const LiveRequest& guest, int64_t now_us) {
+  return shares_.GuestsMayRun(realtime_live_ && BandOf(guest, now_us) > 0, now_us);
+}
+
+void SchedulerImpl::GiveUpStepLocked(const ModelQueue& queue, const LiveRequest& newcomer,
+                                     int64_t now_us) {
+  if (in_step_.empty() || give_up_for_ == GiveUpFor::kNobody) return;
+  if (give_up_for_ == GiveUpFor::kRealtime) {
+    // Nothing is gained if its own weights are still to come.
+    if (newcomer.request->sla != SlaClass::kRealtime ||
+        engine_->manager()->MissingOf(queue.model->weights().tier_id()).bytes > 0) {
+      return;
+    }
+  }
   shares_.See(newcomer.request->tenant, BandOf(newcomer, now_us), now_us);
   if (IsGuestLocked(newcomer, now_us)) return;
   const bool guests_only = std::all_of(in_step_.begin(), in_step_.end(), [&](LiveRequest* live) {
@@ -50,15 +62,19 @@ void SchedulerImpl::GiveUpStepLocked(const LiveRequest& newcomer, int64_t now_us
     return IsGuestLocked(*live, now_us);
   });
   if (!guests_only) return;
-  may_give_up_ = false;
+  give_up_for_ = GiveUpFor::kNobody;
   for (LiveRequest* live : in_step_) ++live->given_up;
   step_cancel_.cancelled = true;
 }
 
 void SchedulerImpl::HoldGuestsLocked(View* view, int64_t now_us) {
-  favoured_live_ = false;
-  std::vector<char> favoured;  // by model: one who gives way to none can step, or waits
-  std::vector<char> streams;   // by model: one who gives way needs no more than its next token
+  favoured_live_ = realtime_live_ = false;
+  struct Model {
+    bool favoured = false;  // one who gives way to none can step, or waits
+    bool stream = false;    // one who gives way needs no more than its next token
+    bool equal = false;     // one who gives way is of the best band all the same
+  };
+  std::vector<Model> models;
   std::map<std::pair<std::string_view, int>, bool> known;
   auto is_guest = [&](const LiveRequest& live) {
     mutex_.AssertHeld();
@@ -68,25 +84,29 @@ void SchedulerImpl::HoldGuestsLocked(View* view, int64_t now_us) {
     return known[key] = shares_.IsGuest(key.first, key.second, now_us);
   };
   for (const auto& [name, queue] : queues_) {
-    bool some = false, stream = false;
+    Model model;
     for (const auto& live : queue->running) {
       if (!live->can_step()) continue;
       if (is_guest(*live)) {
-        stream |= live->pending() == 1;
+        model.stream |= live->pending() == 1;
+        model.equal |= BandOf(*live, now_us) == 0;
       } else {
-        favoured_live_ = some = true;
+        favoured_live_ = model.favoured = true;
+        realtime_live_ |= live->request->sla == SlaClass::kRealtime;
       }
     }
     // One of many tells enough: those who wait are let in by the arbiter's order.
-    if (!some && !queue->waiting.empty()) some = !is_guest(*queue->waiting.front());
-    favoured.push_back(some);
-    streams.push_back(stream);
+    if (!model.favoured && !queue->waiting.empty()) {
+      model.favoured = !is_guest(*queue->waiting.front());
+    }
+    models.push_back(model);
   }
   if (!favoured_live_) return;
   const bool pieces = shares_.PiecesMayRun(now_us);
-  for (size_t i = 0; i < favoured.size(); ++i) {
-    const bool may_run = shares_.GuestsMayRun() && (pieces || streams[i]);
-    view->models[i].held = !favoured[i] && !may_run;
+  for (size_t i = 0; i < models.size(); ++i) {
+    const bool may_run = shares_.GuestsMayRun(realtime_live_ && !models[i].equal, now_us) &&
+                         (pieces || models[i].stream);
+    view->models[i].held = !models[i].favoured && !may_run;
   }
 }
 
@@ -107,6 +127,11 @@ void SchedulerImpl::ChargeLocked(ModelQueue* queue, const StepWork& work, int64_
     if (work.prompt_rows == 0) all_prompts_us = 0;
   }
   const int64_t now_us = clock_->NowUs();
+  if (std::any_of(work.requests.begin(), work.requests.end(), [](const LiveRequest* live) {
+        return live->request->sla != SlaClass::kRealtime;
+      })) {
+    shares_.NoteOthers(now_us);
+  }
   double guest_prompts_us = 0, guest_decode_us = 0;
   auto guest_rows = 0;
   for (size_t i = 0; i < work.requests.size(); ++i) {

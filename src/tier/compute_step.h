@@ -10,7 +10,7 @@
 
 namespace terrace::tier {
 
-// A step of a model in which streams decode.
+// A step of a model in which streams decode, or that is computed for somebody in a hurry.
 struct ComputeStep {
   ModelId model = 0;
   // Of the streams. Steps of one model with as many rows take as long; 0: like no other, because
@@ -19,6 +19,8 @@ struct ComputeStep {
   // Whoever waits for weights is more urgent than the streams, or has waited long enough: nothing
   // is held back.
   bool gives_way = false;
+  // Somebody in a hurry is computed for: until the step ends no load begins that nobody waits for.
+  bool hurries = false;
 };
 
 // How long weights of one model had to wait for the sake of another one's streams.

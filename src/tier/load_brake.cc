@@ -37,8 +37,8 @@ constexpr double kOutlier = 3;
 }  // namespace
 
 bool LoadBrake::Holds(int64_t now_us) const {
-  return slowdown_ > 0 && active_ && !lifted_ && !step_.gives_way && credit_ <= 0 &&
-         now_us - heard_us_ <= kStaleUs;
+  return slowdown_ > 0 && active_ && !lifted_ && !step_.gives_way &&
+         (credit_ <= 0 || step_.hurries) && now_us - heard_us_ <= kStaleUs;
 }
 
 uint64_t LoadBrake::StepBytes() const {

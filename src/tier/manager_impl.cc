@@ -12,7 +12,7 @@ namespace terrace::tier {
 namespace {
 
 // How often a waiting thread looks at its cancel flag, which nobody signals.
-constexpr int64_t kCancelPollUs = 5'000;
+constexpr int64_t kCancelPollUs = 1'000;
 // Copies queued on the device at once: one under way and the next one ready behind it.
 constexpr uint32_t kCopyDepth = 3;
 // Reads under way at once towards the end of a load.

@@ -204,6 +204,86 @@ TEST(Arbiter, ABetterClassTakesTheTurnAtOnceUnlessTheModelIsStillNew) {
   EXPECT_EQ(world.Decide().model, 1);
 }
 
+// Three models of which two fit.
+World ThreeForTwo() {
+  World world{.budget = 250, .current = 0, .now_us = 100 * kMs};
+  world.Model(2, 1, 90 * kMs, SlaClass::kStandard);
+  world.Model(1, 0, 10 * kMs, SlaClass::kBatch);
+  world.Model(1, 0, 99 * kMs, SlaClass::kRealtime);
+  return world;
+}
+
+TEST(Arbiter, ARealtimeModelThatIsThereStepsBesideTheTurn) {
+  World world = ThreeForTwo();
+  // Also if the turn is new and another model has waited too long.
+  world.options.min_residency_us = 1000 * kMs;
+  world.options.max_wait_us = 50 * kMs;
+  ArbiterDecision decision = world.Decide();
+  EXPECT_EQ(decision.model, 2);
+  EXPECT_TRUE(decision.aside);
+  EXPECT_EQ(decision.order, (std::vector<int32_t>{3}));
+  // Nor does whoever has the turn linger for its next request while one waits.
+  world.models[0].running = 0;
+  std::erase_if(world.queued, [](const QueuedView& each) { return each.model == 0; });
+  EXPECT_EQ(world.Decide().model, 2);
+  EXPECT_TRUE(world.Decide().aside);
+}
+
+TEST(Arbiter, WhoStepsBesideTheTurnMustBeThereAndFit) {
+  World world = ThreeForTwo();
+  world.models[2].load_us = world.options.load_beside_us + 1;
+  EXPECT_FALSE(world.Decide().aside) << "it would bring a load";
+  world.models[2].load_us = 0;
+  world.models[2].stuck = true;
+  EXPECT_FALSE(world.Decide().aside);
+  world.models[2].stuck = false;
+  EXPECT_TRUE(world.Decide().aside);
+  world.budget = 205;
+  EXPECT_TRUE(world.Decide().aside) << "for KV somebody of a worse class can give way";
+  world.budget = 195;
+  EXPECT_FALSE(world.Decide().aside);
+}
+
+TEST(Arbiter, WhoHasTheTurnStepsNowAndThenWhateverStepsBeside) {
+  World world = ThreeForTwo();
+  world.now_us = world.models[0].waiting_since_us + world.options.aside_most_us - 1;
+  EXPECT_EQ(world.Decide().model, 2);
+  ++world.now_us;
+  EXPECT_EQ(world.Decide().model, 0);
+}
+
+TEST(Arbiter, EqualsByAgingTakeTurnsByStepBesideEachOther) {
+  World world = ThreeForTwo();
+  world.options.aging_us = 50 * kMs;
+  world.queued.clear();
+  world.models[2].running = 1;
+  world.models[2].running_sla = SlaClass::kRealtime;
+  world.Ask(0, 0, SlaClass::kStandard);  // lifted by now
+  world.Ask(1, 99 * kMs, SlaClass::kBatch);
+  world.models[0].held = true;
+  EXPECT_EQ(world.Decide().model, 2);
+  world.models[0].held = false;
+  EXPECT_EQ(world.Decide().model, 0) << "it has waited longer for its step";
+  EXPECT_FALSE(world.Decide().aside);
+  world.models[0].waiting_since_us = 99 * kMs + 1;
+  EXPECT_TRUE(world.Decide().aside);
+}
+
+TEST(Arbiter, AmongModelsThatFitARealtimeRequestIsTakenInFirst) {
+  World world{.current = 0, .now_us = 100 * kMs};
+  world.Model(0, 2, 20 * kMs, SlaClass::kStandard);
+  world.Model(0, 2, 10 * kMs, SlaClass::kBatch);
+  world.Model(1, 0, 99 * kMs, SlaClass::kRealtime);
+  EXPECT_EQ(world.Decide().model, 2);
+  world.queued.back().sla = SlaClass::kStandard;
+  EXPECT_EQ(world.Decide().model, 1) << "whoever has waited longest";
+  world.queued.back().sla = SlaClass::kRealtime;
+  world.now_us = 10 * kMs + world.options.aside_most_us;
+  EXPECT_EQ(world.Decide().model, 1) << "nobody starves";
+  world.models[1].held = true;
+  EXPECT_EQ(world.Decide().model, 2);
+}
+
 TEST(Arbiter, BandsAreStrictAndAgingLiftsThem) {
   World world{.now_us = 100 * kMs};
   world.Model(9, 0, 0, SlaClass::kBatch);
@@ -307,8 +387,10 @@ TEST(Arbiter, NobodyStarvesUnderRandomArrivals) {
     ArbiterModel& model = world.models[static_cast<size_t>(decision.model)];
     ASSERT_GT(model.running + static_cast<int32_t>(decision.order.size()), 0);
     longest_wait_us = std::max(longest_wait_us, world.now_us - model.waiting_since_us);
-    if (decision.model != world.current) world.turn_since_us = world.now_us;
-    world.current = decision.model;
+    if (!decision.aside) {
+      if (decision.model != world.current) world.turn_since_us = world.now_us;
+      world.current = decision.model;
+    }
     if (!decision.order.empty()) {
       const auto taken = world.queued.begin() + decision.order.front();
       longest_request_us = std::max(longest_request_us, world.now_us - taken->arrived_us);

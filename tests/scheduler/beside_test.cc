@@ -141,5 +141,25 @@ TEST_F(BesideTest, WeightsOfWhichNothingComesAreAskedForInAStep) {
   EXPECT_TRUE(streaming) << "they were asked for only once nobody streamed any more";
 }
 
+// A step that waits for its weights stands in nobody's way who is more urgent and has its own.
+TEST_F(BesideTest, ARealtimeRequestDoesNotWaitForAnothersLoad) {
+  stream_->stop = true;
+  stream_->finished.WaitForNotification();
+  std::atomic<bool> answered{false};
+  hold_ = [&answered] { return !answered; };
+  auto slow = Begin("slow", "gemma3", 3, SlaClass::kStandard);
+  while (rig_->manager().Snapshot().waiting == 0 && !gave_up_) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  auto quick = Begin("quick", "qwen3", 3, SlaClass::kRealtime);
+  quick->finished.WaitForNotification();
+  EXPECT_TRUE(quick->info.status.ok()) << quick->info.status;
+  EXPECT_FALSE(slow->finished.HasBeenNotified());
+  answered = true;
+  slow->finished.WaitForNotification();
+  EXPECT_TRUE(slow->info.status.ok()) << slow->info.status;
+  EXPECT_EQ(slow->tokens, 3);
+}
+
 }  // namespace
 }  // namespace terrace::scheduler

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -136,6 +137,17 @@ class SchedulerTest : public testing::Test {
       if (line.owner.kind == tier::Kind::kKv) bytes += line.bytes;
     }
     return bytes;
+  }
+
+  // Sequences that gave way so far, whatever became of their KV.
+  double Preemptions() {
+    const std::string text = metrics_.Render();
+    const std::regex line("terrace_kv_preemptions_total\\{[^}]*\\} ([0-9.]+)");
+    double sum = 0;
+    for (std::sregex_iterator it(text.begin(), text.end(), line), end; it != end; ++it) {
+      sum += std::stod((*it)[1]);
+    }
+    return sum;
   }
 
   // Ends the scheduler, the cache and the disk store as a server that stops does; a later Start

@@ -200,17 +200,6 @@ class EqualityTest : public CachedSchedulerTest {
     EXPECT_TRUE(rig_->manager().CheckInvariants().ok());
   }
 
-  // Sequences that gave way so far, whatever became of their KV.
-  double Preemptions() {
-    const std::string text = metrics_.Render();
-    const std::regex line("terrace_kv_preemptions_total\\{[^}]*\\} ([0-9.]+)");
-    double sum = 0;
-    for (std::sregex_iterator it(text.begin(), text.end(), line), end; it != end; ++it) {
-      sum += std::stod((*it)[1]);
-    }
-    return sum;
-  }
-
   engine::EngineModelOptions options_;
   int32_t tokens_ = 8;
   std::vector<std::vector<int32_t>> prompts_;

@@ -99,11 +99,11 @@ TEST(ComputeShares, WhatWasComputedIsForgottenInTime) {
 
 TEST(ComputeShares, GuestsAddTheirPartOfTheOthersTimeAndNoMore) {
   ComputeShares shares;
-  EXPECT_FALSE(shares.GuestsMayRun()) << "nothing has been earned yet";
+  EXPECT_FALSE(shares.GuestsMayRun(false, kSecond)) << "nothing has been earned yet";
   double others = 0, guests = 0;
   for (int step = 0; step < 10'000; ++step) {
     // A step of the others takes 10 ms, one with guests in it 4 ms more.
-    const double added = shares.GuestsMayRun() ? 4'000 : 0;
+    const double added = shares.GuestsMayRun(false, kSecond) ? 4'000 : 0;
     shares.OnStep(10'000, added);
     others += 10'000;
     guests += added;
@@ -112,8 +112,8 @@ TEST(ComputeShares, GuestsAddTheirPartOfTheOthersTimeAndNoMore) {
   // Those who cost next to nothing are always welcome.
   int joined = 0;
   for (int step = 0; step < 1000; ++step) {
-    joined += shares.GuestsMayRun();
-    shares.OnStep(10'000, shares.GuestsMayRun() ? 100 : 0);
+    joined += shares.GuestsMayRun(false, kSecond);
+    shares.OnStep(10'000, shares.GuestsMayRun(false, kSecond) ? 100 : 0);
   }
   EXPECT_GT(joined, 900);
 }
@@ -121,14 +121,27 @@ TEST(ComputeShares, GuestsAddTheirPartOfTheOthersTimeAndNoMore) {
 TEST(ComputeShares, AStepOfGuestsAloneIsPaidInFull) {
   ComputeShares shares;
   for (int step = 0; step < 10; ++step) shares.OnStep(10 * kMs, 0);
-  ASSERT_TRUE(shares.GuestsMayRun());
+  ASSERT_TRUE(shares.GuestsMayRun(false, kSecond));
   shares.OnStep(0, 50 * kMs);
   int waited = 0;
-  while (!shares.GuestsMayRun()) {
+  while (!shares.GuestsMayRun(false, kSecond)) {
     shares.OnStep(10 * kMs, 0);
     ++waited;
   }
   EXPECT_GE(waited, 80) << "50 ms less 5 ms saved, at a twentieth of 10 ms a step";
+}
+
+TEST(ComputeShares, WorseClassesWaitForAMomentWithoutRealtimeRequests) {
+  ComputeShares shares;
+  for (int step = 0; step < 10; ++step) shares.OnStep(10 * kMs, 0);
+  shares.NoteOthers(kSecond);
+  EXPECT_TRUE(shares.GuestsMayRun(/*realtime=*/false, kSecond));
+  EXPECT_FALSE(shares.GuestsMayRun(/*realtime=*/true, kSecond));
+  EXPECT_FALSE(shares.GuestsMayRun(true, kSecond + ComputeShares::kMostHeldUs));
+  // Not for ever: what they have earned meanwhile is theirs.
+  EXPECT_TRUE(shares.GuestsMayRun(true, kSecond + ComputeShares::kMostHeldUs + 1));
+  shares.OnStep(0, 50 * kMs);
+  EXPECT_FALSE(shares.GuestsMayRun(true, kSecond + ComputeShares::kMostHeldUs + 1));
 }
 
 TEST(ComputeShares, NamesFromClientsDoNotFillMemory) {

@@ -1,0 +1,205 @@
+// Who gives way to whom: for room, and in the middle of a step.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "base/random.h"
+#include "base/status.h"
+#include "scheduler/fixture.h"
+#include "scheduler/step_work.h"
+
+namespace terrace::scheduler {
+namespace {
+
+// Waits at its fifth token until it may go on.
+class WaitingSink final : public TokenSink {
+ public:
+  struct State {
+    absl::Notification five, go_on, finished;
+    std::vector<int32_t> tokens;  // to be read once it has finished
+    FinishInfo info;
+  };
+  explicit WaitingSink(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  bool OnToken(const TokenEvent& event) override {
+    state_->tokens.push_back(event.token);
+    if (state_->tokens.size() == 5) {
+      state_->five.Notify();
+      state_->go_on.WaitForNotification();
+    }
+    return true;
+  }
+  void OnFinish(const FinishInfo& info) override {
+    state_->info = info;
+    state_->finished.Notify();
+  }
+
+ private:
+  std::shared_ptr<State> state_;  // shared with the test
+};
+
+struct Order {
+  absl::Mutex mutex;
+  std::vector<std::string> ended;
+};
+
+class GivingWayTest : public CachedSchedulerTest {
+ protected:
+  std::shared_ptr<WaitingSink::State> Begin(const std::string& id, std::vector<int32_t> prompt,
+                                            int32_t tokens, SlaClass sla) {
+    auto state = std::make_shared<WaitingSink::State>();
+    auto request = MakeRequest(id, "qwen3", std::move(prompt), tokens);
+    request->sla = sla;
+    request->tenant = id;
+    request->sink = std::make_unique<WaitingSink>(state);
+    const absl::Status status = scheduler_->Submit(std::move(request));
+    EXPECT_TRUE(status.ok()) << status;
+    return state;
+  }
+};
+
+// Room for the KV of one and a half: a newcomer is let in at once if whoever is at work is of a
+// worse class, and waits else. What gave way goes on later as if nothing had been.
+TEST_F(GivingWayTest, AWorseClassGivesWayForKvRoomAndAnEqualOneDoesNot) {
+  constexpr int32_t kTokens = 300;
+  Random random(8);
+  const std::vector<int32_t> first = RandomPrompt(random, 20), second = RandomPrompt(random, 20);
+  SchedulerOptions options;
+  options.step_tokens = 16;
+  Start(64 * kMiB, options);
+  Add("qwen3");
+  const std::vector<int32_t> alone = Answer("alone", "qwen3", first, kTokens);
+  const uint64_t kv_bytes = uint64_t{20 + kTokens} * kKiB;
+  const uint64_t workspace = rig_->engine().workspace_bytes();
+  Stop();
+  for (const SlaClass newcomer : {SlaClass::kBatch, SlaClass::kStandard, SlaClass::kRealtime}) {
+    SCOPED_TRACE(static_cast<int>(newcomer));
+    std::filesystem::remove_all(folder_.path());
+    Start(weight_bytes_["qwen3"] + workspace + kv_bytes * 3 / 2, options);
+    Add("qwen3");
+    const double before = Preemptions();
+    auto batch = Begin("batch", first, kTokens, SlaClass::kBatch);
+    batch->five.WaitForNotification();
+    auto request = MakeRequest("other", "qwen3", second, kTokens);
+    request->sla = newcomer;
+    request->tenant = "other";
+    auto other = Send(std::move(request));
+    batch->go_on.Notify();
+    other->finished.WaitForNotification();
+    EXPECT_TRUE(other->info.status.ok()) << other->info.status;
+    EXPECT_EQ(other->Tokens().size(), static_cast<size_t>(kTokens));
+    const bool gave_way = newcomer != SlaClass::kBatch;
+    EXPECT_EQ(batch->finished.HasBeenNotified(), !gave_way);
+    batch->finished.WaitForNotification();
+    EXPECT_TRUE(batch->info.status.ok()) << batch->info.status;
+    EXPECT_EQ(batch->tokens, alone);
+    EXPECT_EQ(Preemptions() - before, gave_way ? 1 : 0);
+    EXPECT_TRUE(rig_->manager().CheckInvariants().ok());
+    Stop();
+  }
+}
+
+// Looks at what a tenant holds at each token of its own, and notes in which order requests end.
+class WatchingSink final : public TokenSink {
+ public:
+  WatchingSink(std::string name, std::function<void()> look, std::shared_ptr<Order> order)
+      : name_(std::move(name)), look_(std::move(look)), order_(std::move(order)) {}
+  bool OnToken(const TokenEvent&) override {
+    look_();
+    return true;
+  }
+  void OnFinish(const FinishInfo& info) override {
+    absl::MutexLock lock(&order_->mutex);
+    EXPECT_TRUE(info.status.ok()) << info.status;
+    order_->ended.push_back(name_);
+  }
+
+ private:
+  const std::string name_;
+  const std::function<void()> look_;
+  const std::shared_ptr<Order> order_;
+};
+
+TEST_F(GivingWayTest, ATenantsKvStaysWithinItsQuotaAndOthersDoNotWaitForIt) {
+  constexpr int32_t kTokens = 200;
+  constexpr uint64_t kQuota = 300 * kKiB;  // of one request and a half: a KiB a token
+  Start(64 * kMiB);
+  Add("qwen3");
+  scheduler_->SetTenants({{"narrow", {.memory_bytes = kQuota}}});
+  std::atomic<uint64_t> most{0};
+  auto look = [this, &most] {
+    uint64_t held = 0;
+    for (const tier::LedgerLine& line : rig_->manager().Snapshot().ledger) {
+      if (line.owner.tenant == "narrow" && line.owner.kind == tier::Kind::kKv) held += line.bytes;
+    }
+    most = std::max<uint64_t>(most, held);
+  };
+  auto order = std::make_shared<Order>();
+  Random random(8);
+  auto ask = [&](const std::string& name, const std::string& tenant, int32_t tokens) {
+    auto request = MakeRequest(name, "qwen3", RandomPrompt(random, 20), tokens);
+    request->tenant = tenant;
+    request->sink = std::make_unique<WatchingSink>(name, look, order);
+    const absl::Status status = scheduler_->Submit(std::move(request));
+    EXPECT_TRUE(status.ok()) << status;
+  };
+  ask("first", "narrow", kTokens);
+  ask("second", "narrow", kTokens);
+  ask("wide", "wide", 20);
+  auto too_long = MakeRequest("long", "qwen3", RandomPrompt(random, 400), 1);
+  too_long->tenant = "narrow";
+  too_long->sink = std::make_unique<WatchingSink>("long", look, order);
+  const absl::Status refused = scheduler_->Submit(std::move(too_long));
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_NE(refused.message().find("tenant 'narrow' (300.0 KiB, of which"), std::string::npos)
+      << refused;
+  const auto all = [&] { return order->ended.size() == 3; };
+  absl::MutexLock lock(&order->mutex);
+  order->mutex.Await(absl::Condition(&all));
+  EXPECT_EQ(order->ended, (std::vector<std::string>{"wide", "first", "second"}));
+  EXPECT_GT(most, uint64_t{kTokens} * kKiB);
+  EXPECT_LE(most, kQuota);
+}
+
+TEST(GiveUpFor, StreamsStopInTheMiddleOfAStepForRealtimeRequestsOnly) {
+  LiveRequest one, other;
+  StepWork work;
+  work.requests = {&one, &other};
+  EXPECT_EQ(work.give_up_for(false), GiveUpFor::kAnyone) << "prompts";
+  work.decode_rows = 1;
+  EXPECT_EQ(work.give_up_for(false), GiveUpFor::kRealtime);
+  work.guesses = true;
+  EXPECT_EQ(work.give_up_for(false), GiveUpFor::kNobody);
+}
+
+TEST(GiveUpFor, NoStepIsGivenUpOverAndOverUnlessItsWeightsComeMeanwhile) {
+  LiveRequest one, other;
+  StepWork work;
+  work.requests = {&one, &other};
+  work.decode_rows = 2;
+  other.given_up = 2;
+  EXPECT_EQ(work.give_up_for(false), GiveUpFor::kRealtime);
+  other.given_up = 3;
+  EXPECT_EQ(work.give_up_for(false), GiveUpFor::kNobody);
+  EXPECT_EQ(work.give_up_for(true), GiveUpFor::kRealtime);
+  other.early = 1;
+  EXPECT_EQ(work.give_up_for(true), GiveUpFor::kNobody) << "KV on its way is used as it comes";
+}
+
+TEST(LiveRequest, AgingCountsFromTheLastStep) {
+  LiveRequest live;
+  live.submitted_us = 10;
+  EXPECT_EQ(live.waiting_since_us(), 10);
+  live.stepped_us = 25;
+  EXPECT_EQ(live.waiting_since_us(), 25);
+}
+
+}  // namespace
+}  // namespace terrace::scheduler
