@@ -240,15 +240,17 @@ absl::StatusOr<Facts> ReadFacts(const std::string& path) {
     return facts;
   }
   facts.config = (*architecture)->config();
-  // In execution order: by layer, attention before FFN, between embedding and head.
+  // In execution order: by layer, attention before FFN, then embedding and head; a decoder looks
+  // few rows of its embedding up before.
   std::map<std::tuple<int32_t, model::WeightProvider::Stage>, std::pair<std::string, uint64_t>>
       segments;
   for (const model::TensorNeed& need : (*architecture)->tensors()) {
     const format::TensorInfo* tensor = catalog.Find(need.name);
     if (tensor == nullptr) continue;
-    const int32_t order = need.stage == model::WeightProvider::Stage::kEmbed  ? -1
-                          : need.stage == model::WeightProvider::Stage::kHead ? INT32_MAX
-                                                                              : need.layer;
+    using Stage = model::WeightProvider::Stage;
+    const bool at_end =
+        need.stage == Stage::kHead || (need.stage == Stage::kEmbed && !facts.config.encoder);
+    const int32_t order = at_end ? INT32_MAX : need.stage == Stage::kEmbed ? -1 : need.layer;
     auto& [name, bytes] = segments[{order, need.stage}];
     name = SegmentName(need);
     bytes += tensor->bytes;

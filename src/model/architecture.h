@@ -42,6 +42,12 @@ struct LowRank {
   float scale = 1.0f;
 };
 
+// Some rows of a matrix, as a matrix of their own.
+struct FetchedRows {
+  ops::Weight table;
+  std::vector<int32_t> rows;  // of `table`: those asked for, in order
+};
+
 // Hands out weights during a forward pass. Enter waits until the stage's segment is on the device
 // and keeps it there until Leave; tensors of a stage may be asked for between the two only.
 class WeightProvider {
@@ -64,6 +70,15 @@ class WeightProvider {
     return experts.size();
   }
   virtual void LeaveExperts(int32_t layer) { (void)layer; }
+  // Rows of the matrix `tensor`, fetched for themselves because its segment is not on the device,
+  // to be had until the pass ends; nothing if its stage is to be entered first as usual. Nobody has
+  // checked the rows: the pass enters the matrix's stage before its end, which fails if they are
+  // not the matrix's. Outside any stage, once in a pass.
+  virtual absl::StatusOr<std::optional<FetchedRows>> FetchRows(int32_t tensor,
+                                                               std::span<const int32_t> rows) {
+    (void)tensor, (void)rows;
+    return std::nullopt;
+  }
   // What adapter `adapter` (ForwardInput::adapters) adds to the matrix `tensor`; none if nothing.
   virtual std::optional<LowRank> Delta(int32_t adapter, int32_t tensor) const {
     (void)adapter, (void)tensor;

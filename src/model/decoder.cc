@@ -74,10 +74,10 @@ absl::Status Decoder::BindEnds(const TensorCatalog& catalog) {
     const char* name = config_.long_rope ? "rope_factors_long.weight" : "rope_factors_short.weight";
     // Files of models that have no longer context name it, too, without factors.
     ASSIGN_OR_RETURN(rope_factors_,
-                     Need(catalog, name, factors, Stage::kEmbed, 0, config_.long_rope));
+                     Need(catalog, name, factors, Stage::kAttention, 0, config_.long_rope));
   } else if (config_.uses_rope_factors) {
     ASSIGN_OR_RETURN(rope_factors_,
-                     Need(catalog, "rope_freqs.weight", factors, Stage::kEmbed, 0, false));
+                     Need(catalog, "rope_freqs.weight", factors, Stage::kAttention, 0, false));
   }
   return absl::OkStatus();
 }
@@ -311,15 +311,19 @@ absl::StatusOr<ops::Matrix> Decoder::Forward(const ForwardInput& input, ops::Bac
         fmt::format("a workspace of {} bytes is too small for {} rows", workspace.size(), rows));
   }
   Pass pass(*this, input, backend, weights, buffers);
-  // The embedding's segment stays for the whole pass: it holds the rope factors, and a tied head.
-  ASSIGN_OR_RETURN(StageScope embed, StageScope::Enter(weights, Stage::kEmbed, 0));
-  std::vector<StageScope> head;
-  const bool head_first = tensors_[static_cast<size_t>(embedding_)].stage == Stage::kHead;
-  if (head_first) {
-    ASSIGN_OR_RETURN(StageScope scope, StageScope::Enter(weights, Stage::kHead, 0));
-    head.push_back(std::move(scope));
+  std::vector<StageScope> ends;
+  auto enter = [&](Stage stage) -> absl::Status {
+    ASSIGN_OR_RETURN(StageScope scope, StageScope::Enter(weights, stage, 0));
+    ends.push_back(std::move(scope));
+    return absl::OkStatus();
+  };
+  const Stage embedding_stage = tensors_[static_cast<size_t>(embedding_)].stage;
+  ASSIGN_OR_RETURN(const bool fetched, pass.EmbedFetched());
+  if (!fetched) {
+    // Its segment stays for the whole pass: it may hold the head, too.
+    RETURN_IF_ERROR(enter(embedding_stage));
+    RETURN_IF_ERROR(pass.Embed());
   }
-  RETURN_IF_ERROR(pass.Embed());
   for (int32_t layer = 0; layer < config_.layer_count(); ++layer) {
     {
       ASSIGN_OR_RETURN(StageScope scope, StageScope::Enter(weights, Stage::kAttention, layer));
@@ -330,11 +334,10 @@ absl::StatusOr<ops::Matrix> Decoder::Forward(const ForwardInput& input, ops::Bac
       RETURN_IF_ERROR(WithContext(pass.Ffn(layer), fmt::format("layer {} FFN", layer)));
     }
   }
+  // Here it turns out whether the rows were the right ones.
+  if (fetched) RETURN_IF_ERROR(enter(embedding_stage));
   if (logit_rows > 0) {
-    if (!head_first) {
-      ASSIGN_OR_RETURN(StageScope scope, StageScope::Enter(weights, Stage::kHead, 0));
-      head.push_back(std::move(scope));
-    }
+    if (embedding_stage != Stage::kHead) RETURN_IF_ERROR(enter(Stage::kHead));
     RETURN_IF_ERROR(WithContext(pass.Head(), "head"));
   }
   RETURN_IF_ERROR(backend.Synchronize());

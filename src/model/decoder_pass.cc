@@ -1,6 +1,7 @@
 #include "model/decoder_pass.h"
 
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "base/status.h"
@@ -8,13 +9,16 @@
 namespace terrace::model {
 
 absl::Status Decoder::Pass::Embed() {
-  if (c_.share.tensor) {
-    RETURN_IF_ERROR(EmbedPart());
-  } else {
-    RETURN_IF_ERROR(be_.EmbedRows(w_.Matrix(d_.embedding_), in_.tokens, c_.embedding_scale, b_.x));
-  }
-  if (d_.rope_factors_ == kAbsent) return absl::OkStatus();
-  return ReadVector(w_.Vector(d_.rope_factors_), &rope_factors_);
+  if (c_.share.tensor) return EmbedPart();
+  return be_.EmbedRows(w_.Matrix(d_.embedding_), in_.tokens, c_.embedding_scale, b_.x);
+}
+
+absl::StatusOr<bool> Decoder::Pass::EmbedFetched() {
+  if (in_.group != nullptr) return false;  // a pass of theirs is not to be begun anew
+  ASSIGN_OR_RETURN(const std::optional<FetchedRows> rows, w_.FetchRows(d_.embedding_, in_.tokens));
+  if (!rows) return false;
+  RETURN_IF_ERROR(be_.EmbedRows(rows->table, rows->rows, c_.embedding_scale, b_.x));
+  return true;
 }
 
 absl::Status Decoder::Pass::ReadVector(const ops::Vector& from, std::vector<float>* to) {
@@ -46,6 +50,9 @@ ops::AttentionParams Decoder::Pass::AttentionParamsOf(int32_t layer) const {
 
 absl::Status Decoder::Pass::Attention(int32_t layer) {
   const LayerTensors& t = d_.layers_[static_cast<size_t>(layer)];
+  if (layer == 0 && d_.rope_factors_ != kAbsent) {
+    RETURN_IF_ERROR(ReadVector(w_.Vector(d_.rope_factors_), &rope_factors_));
+  }
   RETURN_IF_ERROR(EnterBlock(t.attn_norm));
   RETURN_IF_ERROR(t.kv_a != kAbsent ? LatentAttention(layer) : PlainAttention(layer));
   RETURN_IF_ERROR(SumBlock());

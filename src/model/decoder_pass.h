@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "model/decoder.h"
 
 namespace terrace::model {
@@ -18,7 +19,9 @@ class Decoder::Pass {
        WeightProvider& weights, const Buffers& buffers)
       : d_(decoder), c_(decoder.config_), in_(input), be_(backend), w_(weights), b_(buffers) {}
 
-  // Each is called with its stage entered.
+  // From rows that are fetched for themselves, outside any stage; false if they can't be.
+  absl::StatusOr<bool> EmbedFetched();
+  // Each of these is called with its stage entered.
   absl::Status Embed();
   absl::Status Attention(int32_t layer);
   absl::Status Ffn(int32_t layer);

@@ -54,6 +54,8 @@ class TierManagerImpl {
   uint64_t ReadRanges(std::vector<FileRange> ranges, Priority priority,
                       TierManager::RangeDone done);
   void CancelRanges(uint64_t number);
+  absl::StatusOr<bool> ReadPieces(ModelId model, uint32_t segment,
+                                  std::span<const SegmentPiece> pieces, const CancelFlag* cancel);
   TierManager::DiskLoad disk_load() const;
   void SetIdleMemory(IdleMemory* idle) { idle_memory_ = idle; }
   Ledger& ledger() { return ledger_; }

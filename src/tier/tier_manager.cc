@@ -134,6 +134,11 @@ absl::StatusOr<HostBuffer> TierManager::AllocateHost(const Owner& owner, uint64_
 uint64_t TierManager::ReadRanges(std::vector<FileRange> ranges, Priority priority, RangeDone done) {
   return impl_->ReadRanges(std::move(ranges), priority, std::move(done));
 }
+absl::StatusOr<bool> TierManager::ReadPieces(ModelId model, uint32_t segment,
+                                             std::span<const SegmentPiece> pieces,
+                                             const CancelFlag* cancel) {
+  return impl_->ReadPieces(model, segment, pieces, cancel);
+}
 void TierManager::CancelRanges(uint64_t number) { impl_->CancelRanges(number); }
 TierManager::DiskLoad TierManager::disk_load() const { return impl_->disk_load(); }
 void TierManager::SetIdleMemory(IdleMemory* idle) { impl_->SetIdleMemory(idle); }

@@ -121,6 +121,12 @@ struct FileRange {
   std::span<std::byte> out;
 };
 
+// A piece of a segment that is wanted in host memory.
+struct SegmentPiece {
+  uint64_t offset = 0;
+  std::span<std::byte> out;
+};
+
 class TierManager {
  public:
   // `device` and `clock` must outlive the manager.
@@ -166,6 +172,12 @@ class TierManager {
   uint64_t ReadRanges(std::vector<FileRange> ranges, Priority priority, RangeDone done);
   // Those that have not started end as Cancelled, before this returns; the others end as they do.
   void CancelRanges(uint64_t number);
+  // Reads pieces of a segment that is not on the device, from its copy on the host or from disk,
+  // before what else the link has to do, and waits. Nothing of the bytes is checked: the caller
+  // compares them when the segment has come. False, and nothing to rely on in the pieces, if the
+  // segment is on the device, has to be produced first, or cannot be read. Cancelled as Acquire.
+  absl::StatusOr<bool> ReadPieces(ModelId model, uint32_t segment,
+                                  std::span<const SegmentPiece> pieces, const CancelFlag* cancel);
   // What the disk link gives when busy (bytes/s; 0: not known yet) and the bytes that wait for it.
   struct DiskLoad {
     double bytes_per_s = 0;

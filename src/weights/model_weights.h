@@ -82,9 +82,9 @@ class ModelWeights {
   virtual const std::string& fingerprint() const = 0;  // of source identity and layouts, hex
   virtual tier::ModelId tier_id() const = 0;
 
-  // Segments in execution order: "embed", then for each layer "blk.N.attn", "blk.N.ffn" and, for
-  // layers with experts, "blk.N.exp.E" for each, then "head". A segment without tensors is left
-  // out.
+  // Segments in execution order: for each layer "blk.N.attn", "blk.N.ffn" and, for layers with
+  // experts, "blk.N.exp.E" for each, then "embed" (first if it holds more than the embedding of
+  // tokens, of which a pass needs few rows), then "head". A segment without tensors is left out.
   virtual const std::vector<tier::SegmentSpec>& segments() const = 0;
   virtual const TensorPlace* Find(std::string_view tensor) const = 0;
   virtual uint64_t total_bytes() const = 0;

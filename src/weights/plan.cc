@@ -20,7 +20,10 @@ namespace {
 constexpr int32_t kGroupRows = 16;
 constexpr uint64_t kMaxImageBytes = uint64_t{1} << 60;
 
-// Where segments stand in execution order: embed, then attention and FFN of each layer, then head.
+// Where segments stand in execution order: attention and FFN of each layer, embed, head. A pass can
+// do with the few rows of the embedding that it looks up (model::WeightProvider::FetchRows), so
+// that all of it is needed only by a head that is tied to it. Beside other tensors, as in an
+// encoder, the embedding comes first.
 struct SegmentKey {
   uint64_t order = 0;
   std::string name;
@@ -32,6 +35,9 @@ constexpr uint64_t kMaxExperts = 4096;
 SegmentKey KeyOf(std::string_view tensor) {
   constexpr uint64_t kHead = std::numeric_limits<uint64_t>::max();
   if (tensor.starts_with("output")) return {kHead, "head"};
+  if (tensor == "token_embd.weight") return {kHead - 1, "embed"};
+  // Read with the first layer.
+  if (tensor.starts_with("rope_")) tensor = "blk.0.attn_rope";
   if (!tensor.starts_with("blk.")) return {0, "embed"};
   std::string_view rest = tensor.substr(4);
   uint32_t layer = 0;
@@ -143,9 +149,10 @@ namespace {
 // Puts a tensor, or each matrix of a stack of experts, behind what its segment holds already.
 // Expert E follows the layer's other FFN tensors by E + 1; experts of one layer are alike, so one
 // offset does for all matrices of a stack.
-void PlaceTensor(uint32_t index, PlannedTensor* tensor,
+void PlaceTensor(uint32_t index, bool embed_first, PlannedTensor* tensor,
                  std::map<uint64_t, PlannedSegment>* segments) {
-  const SegmentKey key = KeyOf(tensor->place.name);
+  SegmentKey key = KeyOf(tensor->place.name);
+  if (embed_first && key.name == "embed") key.order = 0;
   auto put = [&](uint64_t order, std::string name, int32_t expert) {
     PlannedSegment& segment = (*segments)[order];
     segment.name = std::move(name);
@@ -189,6 +196,9 @@ absl::StatusOr<ImagePlan> MakePlan(const format::ModelSource& source, const ops:
     plan.tensors.push_back(std::move(tensor));
   }
   const absl::flat_hash_set<std::string> uneven = UnevenLayers(plan.tensors);
+  const bool embed_first =
+      std::any_of(plan.tensors.begin(), plan.tensors.end(),
+                  [](const PlannedTensor& t) { return KeyOf(t.place.name).order == 0; });
   for (uint32_t i = 0; i < source.tensors.size(); ++i) {
     PlannedTensor& tensor = plan.tensors[i];
     plan.total_bytes += tensor.place.bytes;
@@ -200,7 +210,7 @@ absl::StatusOr<ImagePlan> MakePlan(const format::ModelSource& source, const ops:
       tensor.place.spread = true;
       tensor.place.bytes = tensor.matrix_bytes;
     }
-    PlaceTensor(i, &tensor, &segments);
+    PlaceTensor(i, embed_first, &tensor, &segments);
   }
   plan.total_bytes = 0;
   for (auto& [order, segment] : segments) {

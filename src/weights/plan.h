@@ -55,7 +55,7 @@ struct ImagePlan {
   uint64_t total_bytes = 0;
 };
 
-// The segment that a tensor of this name belongs to: "embed", "blk.N.attn", "blk.N.ffn" or "head".
+// The segment that a tensor of this name belongs to: "blk.N.attn", "blk.N.ffn", "embed" or "head".
 // Stacks of experts ("blk.N.ffn_up_exps.weight") do not: each matrix lies in "blk.N.exp.E".
 std::string SegmentOf(std::string_view tensor);
 

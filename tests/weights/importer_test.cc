@@ -160,7 +160,7 @@ TEST_F(ImporterTest, DamagedBlocksAreMadeAnewAndMended) {
   EXPECT_TRUE(std::equal(right.begin(), right.end(), made.begin()));
   EXPECT_EQ(FromImage(*importer, 1), right);
   ASSERT_EQ(notices_.size(), 1u);
-  EXPECT_THAT(notices_[0], HasSubstr("1 damaged blocks of blk.0.attn"));
+  EXPECT_THAT(notices_[0], HasSubstr("1 damaged blocks of blk.0.ffn"));
 }
 
 TEST_F(ImporterTest, AnImageBeyondTheDisksCapIsNotWritten) {

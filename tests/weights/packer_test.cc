@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 TEST(Plan, NamesSegments) {
   EXPECT_EQ(SegmentOf("token_embd.weight"), "embed");
-  EXPECT_EQ(SegmentOf("rope_freqs.weight"), "embed");
+  EXPECT_EQ(SegmentOf("rope_freqs.weight"), "blk.0.attn");
   EXPECT_EQ(SegmentOf("output_norm.weight"), "head");
   EXPECT_EQ(SegmentOf("output.weight"), "head");
   EXPECT_EQ(SegmentOf("blk.0.attn_q.weight"), "blk.0.attn");
@@ -37,7 +37,7 @@ TEST(Plan, OrdersSegmentsByExecutionAndAlignsTensors) {
     auto source = format::OpenGguf(path).value();
     auto plan = MakePlan(source, *backend);
     ASSERT_TRUE(plan.ok()) << plan.status();
-    std::vector<std::string> want = {"embed"};
+    std::vector<std::string> want;
     int64_t layers =
         source.metadata
             .GetInt(source.metadata.GetString("general.architecture").value() + ".block_count", 1,
@@ -53,6 +53,7 @@ TEST(Plan, OrdersSegmentsByExecutionAndAlignsTensors) {
         }
       }
     }
+    want.push_back("embed");
     want.push_back("head");
     std::vector<std::string> got;
     for (const PlannedSegment& segment : plan->segments) {
@@ -70,6 +71,18 @@ TEST(Plan, OrdersSegmentsByExecutionAndAlignsTensors) {
     EXPECT_EQ(got, want);
     EXPECT_EQ(plan->tensors.size(), source.tensors.size());
   }
+}
+
+// Beside other tensors, as in an encoder, all of its segment is needed at once.
+TEST(Plan, PutsTheEmbeddingFirstWhereItsSegmentHoldsMore) {
+  ThreadTeam team(1);
+  auto backend = MakeBackend(true, &team);
+  auto source = format::OpenGguf(Golden("arch/llama")).value();
+  source.tensors.back().name = "token_embd_norm.weight";
+  auto plan = MakePlan(source, *backend);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->segments.front().name, "embed");
+  EXPECT_EQ(plan->segments.front().tensors.size(), 2u);
 }
 
 TEST(Plan, FingerprintFollowsSourceAndLayouts) {
