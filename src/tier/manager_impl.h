@@ -131,6 +131,7 @@ class TierManagerImpl {
   // Waits for a change, `most_us` at most.
   void WaitLocked(int64_t most_us) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t WaitNowUs() const;
+  void NoteWaiting(int32_t more);
 
   // experts.cc: segments of which a pass uses some.
   bool FitsLocked(const Model& model) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -157,8 +158,7 @@ class TierManagerImpl {
   void LeaveHostLocked(Load& load, bool loaded) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckHostLocked(const Model& model) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // beside.cc: loads while others compute.
-  // The next transfer of the link, if one may start.
+  // beside.cc: loads while others compute. The link's next transfer, if one may start.
   std::optional<Transfer> StartLocked(TransferQueue& queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndedLocked(TransferQueue& queue, const Transfer& transfer, bool moved)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -244,7 +244,7 @@ class TierManagerImpl {
   uint32_t room_waiters_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t checksum_failures_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t pins_given_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint32_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // callers in WaitLocked
+  uint32_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // callers in WaitLocked or ReadPieces
   uint64_t remade_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 }  // namespace terrace::tier

@@ -96,6 +96,11 @@ bool AwaitReads(Reads& reads, const CancelFlag* cancel, const std::function<void
 
 }  // namespace
 
+void TierManagerImpl::NoteWaiting(int32_t more) {
+  absl::MutexLock lock(&mutex_);
+  waiting_ += static_cast<uint32_t>(more);
+}
+
 absl::StatusOr<bool> TierManagerImpl::ReadPieces(ModelId id, uint32_t index,
                                                  std::span<const SegmentPiece> pieces,
                                                  const CancelFlag* cancel) {
@@ -138,7 +143,10 @@ absl::StatusOr<bool> TierManagerImpl::ReadPieces(ModelId id, uint32_t index,
   const uint64_t number =
       ReadRanges(std::move(ranges), Priority::kDemand,
                  [reads](size_t, const absl::Status& status) { reads->Ended(status); });
-  if (!AwaitReads(*reads, cancel, [&] { CancelRanges(number); })) {
+  NoteWaiting(1);
+  const bool ended = AwaitReads(*reads, cancel, [&] { CancelRanges(number); });
+  NoteWaiting(-1);
+  if (!ended) {
     return absl::CancelledError("cancelled while waiting for weights");
   }
   // Whoever needs the segment is told by its load what is wrong with the disk.

@@ -112,10 +112,10 @@ TEST(CliTest, ShowDescribesAModel) {
   EXPECT_THAT(result.out, AllOf(HasSubstr("architecture    qwen3"), HasSubstr("F16"),
                                 HasSubstr("chat template   yes"), HasSubstr("blk.0.attn"),
                                 HasSubstr("vocabulary      512 tokens (gpt2)")));
-  EXPECT_LT(result.out.find("embed  "), result.out.find("blk.0.attn "));
   EXPECT_LT(result.out.find("blk.0.attn "), result.out.find("blk.0.ffn "));
   EXPECT_LT(result.out.find("blk.0.ffn "), result.out.find("blk.1.attn "));
-  EXPECT_LT(result.out.find("blk.1.attn "), result.out.find("head  "));
+  EXPECT_LT(result.out.find("blk.1.attn "), result.out.find("embed  "));
+  EXPECT_LT(result.out.find("embed  "), result.out.find("head  "));
   EXPECT_EQ(result.out.find("blk.0.attn "), result.out.rfind("blk.0.attn ")) << "listed once";
   result = RunTerrace({"show", Tiny("qwen3"), "--json"});
   EXPECT_THAT(result.out,

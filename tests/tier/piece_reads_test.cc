@@ -97,6 +97,7 @@ TEST_P(PieceReadsTest, EndWhenCancelled) {
   reader_->after = [&](int, std::span<std::byte>) { open.WaitForNotification(); };
   std::thread reading([&] { EXPECT_TRUE(absl::IsCancelled(Read(kPlaces, &cancel).status())); });
   while (manager_->Snapshot().links[0].queued == 0) std::this_thread::yield();
+  while (manager_->Snapshot().waiting == 0) std::this_thread::yield();
   cancel.cancelled = true;
   // More than can be under way: those that have not started end.
   while (manager_->Snapshot().links[0].queued > options_.read_depth) std::this_thread::yield();
