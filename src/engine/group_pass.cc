@@ -41,8 +41,8 @@ GroupPass Engine::AsGroupPass(const EngineModel& model, const Rows& rows) {
 
 namespace {
 
-// Bytes of the segments that a pass has pinned at once, at most: the embedding's all the time,
-// those of a stage while those of the one before it are still in use, and an expert.
+// Bytes of the segments that a pass has pinned at once, at most: those of a stage while those of
+// the one before it are still in use, and an expert. Embedding and head are one stage at the end.
 uint64_t WorkingBytes(const EngineModel& model) {
   const std::vector<tier::SegmentSpec>& segments = model.weights().segments();
   using Stage = model::WeightProvider::Stage;
@@ -53,13 +53,13 @@ uint64_t WorkingBytes(const EngineModel& model) {
     }
     return bytes;
   };
-  uint64_t largest = bytes_of(Stage::kHead, 0), expert = 0;
+  uint64_t largest = bytes_of(Stage::kEmbed, 0) + bytes_of(Stage::kHead, 0), expert = 0;
   for (int32_t layer = 0; layer < model.architecture().config().layer_count(); ++layer) {
     largest = std::max({largest, bytes_of(Stage::kAttention, layer), bytes_of(Stage::kFfn, layer)});
     const std::optional<uint32_t> first = model.FirstExpert(layer);
     if (first) expert = std::max(expert, AlignUp(segments[*first].bytes, kMostPage));
   }
-  return bytes_of(Stage::kEmbed, 0) + 2 * largest + expert;
+  return 2 * largest + expert;
 }
 
 }  // namespace

@@ -311,17 +311,10 @@ absl::StatusOr<ops::Matrix> Decoder::Forward(const ForwardInput& input, ops::Bac
         fmt::format("a workspace of {} bytes is too small for {} rows", workspace.size(), rows));
   }
   Pass pass(*this, input, backend, weights, buffers);
-  std::vector<StageScope> ends;
-  auto enter = [&](Stage stage) -> absl::Status {
-    ASSIGN_OR_RETURN(StageScope scope, StageScope::Enter(weights, stage, 0));
-    ends.push_back(std::move(scope));
-    return absl::OkStatus();
-  };
   const Stage embedding_stage = tensors_[static_cast<size_t>(embedding_)].stage;
   ASSIGN_OR_RETURN(const bool fetched, pass.EmbedFetched());
   if (!fetched) {
-    // Its segment stays for the whole pass: it may hold the head, too.
-    RETURN_IF_ERROR(enter(embedding_stage));
+    ASSIGN_OR_RETURN(StageScope scope, StageScope::Enter(weights, embedding_stage, 0));
     RETURN_IF_ERROR(pass.Embed());
   }
   for (int32_t layer = 0; layer < config_.layer_count(); ++layer) {
@@ -334,12 +327,16 @@ absl::StatusOr<ops::Matrix> Decoder::Forward(const ForwardInput& input, ops::Bac
       RETURN_IF_ERROR(WithContext(pass.Ffn(layer), fmt::format("layer {} FFN", layer)));
     }
   }
-  // Here it turns out whether the rows were the right ones.
-  if (fetched) RETURN_IF_ERROR(enter(embedding_stage));
-  if (logit_rows > 0) {
-    if (embedding_stage != Stage::kHead) RETURN_IF_ERROR(enter(Stage::kHead));
-    RETURN_IF_ERROR(WithContext(pass.Head(), "head"));
+  std::vector<StageScope> ends;
+  for (const Stage stage : {Stage::kEmbed, Stage::kHead}) {
+    // Whose rows were fetched is entered in any case: there it turns out whether they were its own.
+    const bool has_head =
+        stage == Stage::kHead || tensors_[static_cast<size_t>(head_)].stage == stage;
+    if (!(fetched && embedding_stage == stage) && !(logit_rows > 0 && has_head)) continue;
+    ASSIGN_OR_RETURN(StageScope scope, StageScope::Enter(weights, stage, 0));
+    ends.push_back(std::move(scope));
   }
+  if (logit_rows > 0) RETURN_IF_ERROR(WithContext(pass.Head(), "head"));
   RETURN_IF_ERROR(backend.Synchronize());
   if (input.states != nullptr) *input.states = buffers.last;
   return buffers.logits;
