@@ -65,6 +65,7 @@ struct Answer {
   double first_ms = 0;
   std::vector<double> gaps_ms;
   double end_us = 0;
+  uint64_t loaded_bytes = 0;  // of the model's weights, from when it was asked on
   FinishInfo info;
 };
 
@@ -140,10 +141,15 @@ class KvBed {
   }
   absl::StatusOr<Answer> Ask(std::vector<int32_t> prompt, int32_t tokens,
                              std::string_view model = kName) {
+    // Some come before the first step begins: the request's own figure does not count these.
+    const tier::ModelId id = (model == kName ? *model_ : *other_).weights().tier_id();
+    const uint64_t loaded_before = runtime_->manager().LoadedBytes(id);
     absl::Status status;
     std::shared_ptr<Stream> stream = Send(std::move(prompt), tokens, &status, model);
     RETURN_IF_ERROR(status);
-    return Wait(*stream);
+    ASSIGN_OR_RETURN(Answer answer, Wait(*stream));
+    answer.loaded_bytes = runtime_->manager().LoadedBytes(id) - loaded_before;
+    return answer;
   }
 
   std::vector<int32_t> Prompt(uint64_t seed, int32_t tokens) const {
@@ -216,8 +222,8 @@ class DiskLaw {
       : context_(context), law_(std::move(law)), bytes_per_token_(bytes_per_token) {}
 
   void Note(const Answer& answer, const DiskRates& bare) {
-    const double bytes = bytes_per_token_ * answer.info.restored_tokens +
-                         static_cast<double>(answer.info.moved_bytes);
+    const double bytes =
+        bytes_per_token_ * answer.info.restored_tokens + static_cast<double>(answer.loaded_bytes);
     first_ms_.push_back(answer.first_ms);
     all_ms_.push_back(std::max(bytes / bare.all * 1e3, least_ms_));
     ring_ms_.push_back(bytes / bare.ring * 1e3);
@@ -226,7 +232,7 @@ class DiskLaw {
         "{}: {:.1f} ms, bare reads {:.1f} ms; {} of {} tokens cached, {} restored, "
         "{:.0f} MB of weights, {:.1f} ms queued, {:.1f} ms waiting for weights; {}",
         law_, answer.first_ms, all_ms_.back(), answer.info.cached_tokens, answer.info.prompt_tokens,
-        answer.info.restored_tokens, static_cast<double>(answer.info.moved_bytes) * 1e-6,
+        answer.info.restored_tokens, static_cast<double>(answer.loaded_bytes) * 1e-6,
         static_cast<double>(answer.info.timings.queue_us) * 1e-3,
         static_cast<double>(answer.info.timings.swap_us) * 1e-3, answer.info.kv_choice));
   }

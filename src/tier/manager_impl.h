@@ -90,15 +90,14 @@ class TierManagerImpl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Pin> WaitForLoadLocked(const std::shared_ptr<Load>& load, const CancelFlag* cancel)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What bringing a segment in takes (0: it is there or under way), and its model's name.
+  uint64_t MissingBytes(ModelId model, uint32_t segment, std::string* name) const;
 
   // demand.cc: how models are used.
   void TouchLocked(Model& model, uint32_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MeasurePassLocked(Model& model, uint32_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of the models whose passes have been measured; 0: of none yet.
   double UsualPassUsPerByteLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  // What bringing a segment in takes (0: it is there or under way), and its model's name.
-  uint64_t MissingBytes(ModelId model, uint32_t segment, std::string* name) const;
 
   // reclaim.cc: room, and what is given back.
   // Asks for idle memory older than the weights that would go for `bytes`, or any if `anything`;
@@ -131,7 +130,6 @@ class TierManagerImpl {
   // Waits for a change, `most_us` at most.
   void WaitLocked(int64_t most_us) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t WaitNowUs() const;
-  void NoteWaiting(int32_t more);
 
   // experts.cc: segments of which a pass uses some.
   bool FitsLocked(const Model& model) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

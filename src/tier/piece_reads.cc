@@ -96,11 +96,6 @@ bool AwaitReads(Reads& reads, const CancelFlag* cancel, const std::function<void
 
 }  // namespace
 
-void TierManagerImpl::NoteWaiting(int32_t more) {
-  absl::MutexLock lock(&mutex_);
-  waiting_ += static_cast<uint32_t>(more);
-}
-
 absl::StatusOr<bool> TierManagerImpl::ReadPieces(ModelId id, uint32_t index,
                                                  std::span<const SegmentPiece> pieces,
                                                  const CancelFlag* cancel) {
@@ -143,9 +138,13 @@ absl::StatusOr<bool> TierManagerImpl::ReadPieces(ModelId id, uint32_t index,
   const uint64_t number =
       ReadRanges(std::move(ranges), Priority::kDemand,
                  [reads](size_t, const absl::Status& status) { reads->Ended(status); });
-  NoteWaiting(1);
+  auto note_waiting = [this](int32_t more) {
+    absl::MutexLock lock(&mutex_);
+    waiting_ += static_cast<uint32_t>(more);
+  };
+  note_waiting(1);
   const bool ended = AwaitReads(*reads, cancel, [&] { CancelRanges(number); });
-  NoteWaiting(-1);
+  note_waiting(-1);
   if (!ended) {
     return absl::CancelledError("cancelled while waiting for weights");
   }
