@@ -87,15 +87,6 @@ absl::Status Engine::Compute(EngineModel& model, const Rows& rows,
                              std::span<const kv::Sequence* const> arriving,
                              const tier::CancelFlag* cancel, ops::Matrix* logits,
                              ops::Matrix* states, StepResult* step) {
-  // Everything that is missing starts to move now, in the order in which it will be needed.
-  manager_->Prefetch(model.weights().tier_id(), 0,
-                     static_cast<uint32_t>(model.weights().segments().size()),
-                     tier::Priority::kNextLayer);
-  for (const Adapter* adapter : rows.adapters) {
-    manager_->Prefetch(adapter->weights().tier_id(), 0,
-                       static_cast<uint32_t>(adapter->weights().segments()),
-                       tier::Priority::kNextLayer);
-  }
   const uint64_t loaded_before = manager_->LoadedBytes(model.weights().tier_id());
   model::ForwardInput input;
   input.tokens = rows.tokens;

@@ -25,8 +25,21 @@ PinnedWeights::~PinnedWeights() {
   if (!leaving_.empty() || fetched_table_) parts_.backend->Synchronize().IgnoreError();
 }
 
+void PinnedWeights::AskForAll() {
+  if (std::exchange(asked_for_all_, true)) return;
+  parts_.manager->Prefetch(model_.weights().tier_id(), 0,
+                           static_cast<uint32_t>(model_.weights().segments().size()),
+                           tier::Priority::kNextLayer);
+  for (const Adapted& adapted : adapters_) {
+    const weights::AdapterWeights& weights = adapted.adapter->weights();
+    parts_.manager->Prefetch(weights.tier_id(), 0, static_cast<uint32_t>(weights.segments()),
+                             tier::Priority::kNextLayer);
+  }
+}
+
 absl::Status PinnedWeights::Enter(Stage stage, int32_t layer) {
   stage_ = stage;
+  AskForAll();
   RETURN_IF_ERROR(FinishLeaving(kLeavingAtOnce));
   std::span<const uint32_t> segments = model_.StageSegments(stage, layer);
   for (size_t i = 0; i < segments.size(); ++i) {
@@ -156,6 +169,7 @@ absl::StatusOr<std::optional<model::FetchedRows>> PinnedWeights::FetchRows(
   const int64_t start_us = parts_.clock->NowUs();
   ASSIGN_OR_RETURN(fetched_, RowFetch::Read(model_, binding, rows, *parts_.backend, parts_.manager,
                                             parts_.cancel));
+  AskForAll();  // not before: what is under way would keep these few reads waiting
   wait_us_ += parts_.clock->NowUs() - start_us;
   if (!fetched_) return std::nullopt;
   const std::span<const std::byte> bytes = fetched_->bytes();

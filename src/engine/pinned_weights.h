@@ -89,6 +89,8 @@ class PinnedWeights final : public model::WeightProvider {
   const EngineModel::Binding& BindingOf(int32_t tensor) const {
     return model_.bindings()[static_cast<size_t>(tensor)];
   }
+  // Everything that is missing starts to move, in the order in which it will be needed. Once.
+  void AskForAll();
   void CountMatrix(const EngineModel::Binding& binding) const;
   // Packed rows lie together in groups, so a row's place is that of its share.
   void CountRows(const EngineModel::Binding& binding, std::span<const int32_t> rows) const;
@@ -111,6 +113,7 @@ class PinnedWeights final : public model::WeightProvider {
   mutable std::map<int32_t, std::vector<const std::byte*>> places_;
   std::optional<RowFetch> fetched_;  // not compared yet
   tier::DeviceBuffer fetched_table_;
+  bool asked_for_all_ = false;
   bool may_fetch_ = true;
   bool fetched_wrong_ = false;
   std::deque<Leaving> leaving_;
