@@ -230,9 +230,8 @@ void SchedulerImpl::KeepRealtimeLocked(int64_t now_us) {
 }
 
 void SchedulerImpl::StartWeightsLocked(const ModelQueue& queue) {
-  // The first of them only: workspace and KV take their room before the rest is asked for, and the
-  // few rows of the embedding with which a step begins wait behind no more than these.
-  constexpr uint64_t kFirstBytes = 12 * kMiB;
+  // The first of them only: workspace and KV take their room before the rest is asked for.
+  constexpr uint64_t kFirstBytes = 64 * kMiB;
   const weights::ModelWeights& weights = queue.model->weights();
   uint32_t count = 0;
   for (uint64_t bytes = 0; count < weights.segments().size() && bytes < kFirstBytes; ++count) {
