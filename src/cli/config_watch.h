@@ -16,17 +16,20 @@ class ConfigWatch {
  public:
   // Calls `changed` on the watching thread. The file is looked at every half second, and twice with
   // the same result before it is believed, so that a half-written one is not read.
-  ConfigWatch(std::string path, std::function<void()> changed);
+  // `known`: StampOf(path) from when the file was read; what has changed since is told, too.
+  ConfigWatch(std::string path, std::string known, std::function<void()> changed);
   ~ConfigWatch();
   ConfigWatch(const ConfigWatch&) = delete;
   ConfigWatch& operator=(const ConfigWatch&) = delete;
 
+  // Identity, size and time of what the name means now; empty: nothing.
+  static std::string StampOf(const std::string& path);
+
  private:
   void Run();
-  // Identity, size and time of what the name means now; empty: nothing.
-  std::string Stamp() const;
 
   const std::string path_;
+  std::string known_;  // of the watching thread
   const std::function<void()> changed_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

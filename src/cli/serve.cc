@@ -77,6 +77,7 @@ class Server {
         json_(invocation->json),
         options_(options),
         config_(std::move(config)),
+        config_stamp_(ConfigWatch::StampOf(options->FileName(io_))),
         lineage_(std::move(lineage)),
         link_(link) {}
 
@@ -398,7 +399,8 @@ class Server {
 
   void StartWatching() {
     if (const std::string file = options_->FileName(io_); !file.empty()) {
-      config_watch_ = std::make_unique<ConfigWatch>(file, [this] { (void)Reload(); });
+      config_watch_ =
+          std::make_unique<ConfigWatch>(file, config_stamp_, [this] { (void)Reload(); });
     }
     engine_watch_ = std::make_unique<EngineWatch>(
         config_.watchdog.timeout_us,
@@ -528,6 +530,7 @@ class Server {
   const bool json_;
   const ConfigOptions* const options_;
   server::Config config_;  // as at the start
+  const std::string config_stamp_;
   absl::Mutex reload_mutex_;
   const Lineage lineage_;
   SupervisorLink* const link_;
