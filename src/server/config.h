@@ -125,9 +125,9 @@ struct Config {
     std::string variant;  // empty: the best that this processor runs
     int32_t threads = 0;  // 0: as many as the process may use
     bool deterministic = false;
-    bool graphs = true;         // of GPUs: launches that come again become one
+    bool graphs = true;               // of GPUs: launches that come again become one
     bool unproven_operators = false;  // of NPUs
-    int32_t library_rows = 64;  // of GPUs: from which the maker multiplies; 0: never
+    int32_t library_rows = 64;        // of GPUs: from which the maker multiplies; 0: never
     uint64_t sim_memory_bytes = 4 * kGiB;
     uint64_t sim_link_bytes_per_s = 12 * kGiB;
     int64_t sim_link_latency_us = 10;

@@ -50,7 +50,7 @@ struct OpenOptions {
   std::string source_path;
   std::string object_folder;
   int64_t object_patience_us = 10'000'000;  // ObjectSourceOptions::patience_us
-  std::string sha256;  // what the object's must be; empty: not checked
+  std::string sha256;                       // what the object's must be; empty: not checked
   std::function<std::string(std::string_view)> environment;  // of s3: sources
   const Clock* clock = nullptr;                              // of object stores; must outlive it
   std::string image_folder;  // images live here, one folder each; created if absent
