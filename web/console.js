@@ -25,13 +25,6 @@ function element(tag, text, attributes) {
   return made;
 }
 
-// A colour for a name that stays the same, apart from those of other names.
-const colours = new Map();
-function colourOf(name) {
-  if (!colours.has(name)) colours.set(name, `hsl(${(150 + colours.size * 67) % 360} 55% 45%)`);
-  return colours.get(name);
-}
-
 async function ask(path, options = {}) {
   const headers = { ...options.headers };
   if (key) headers.Authorization = `Bearer ${key}`;
@@ -48,6 +41,7 @@ async function ask(path, options = {}) {
 // ---- Memory -------------------------------------------------------------------------------------
 
 function showTiers(state) {
+  const colours = palette(state.models.map((model) => model.name));
   const most = Math.max(...state.tiers.map((t) => Math.max(t.budget_bytes, t.used_bytes)), 1);
   const rows = state.tiers
     .filter((tier) => tier.used_bytes > 0 || tier.budget_bytes > 0)
@@ -69,7 +63,7 @@ function showTiers(state) {
           title: `${line.model || "shared"} ${line.kind}: ${bytes(line.bytes)}`,
         });
         part.style.width = `${(100 * line.bytes) / share}%`;
-        part.style.backgroundColor = colourOf(line.model || line.kind);
+        part.style.backgroundColor = colours(line.model || line.kind);
         step.append(part);
       }
       row.append(name, step);
@@ -81,7 +75,7 @@ function showTiers(state) {
     ...[...names].map((name) => {
       const item = element("li");
       const box = element("i");
-      box.style.backgroundColor = colourOf(name);
+      box.style.backgroundColor = colours(name);
       item.append(box, name);
       return item;
     }),

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "base/status.h"
 #include "cli/cli.h"
+#include "cli/completion.h"
 
 namespace terrace::cli {
 namespace {
@@ -98,43 +99,6 @@ void WriteMan(const CLI::App& app, const std::string& name, std::ostream& out) {
   WriteCommands(app, name, out);
 }
 
-// A line for each command: its words, then what may follow it.
-void WriteChoices(const CLI::App& app, const std::string& words, std::ostream& out) {
-  std::string choices;
-  for (const CLI::App* each : Subcommands(app)) choices += " " + each->get_name();
-  for (const CLI::Option* option : Options(app)) {
-    for (const std::string& name : option->get_lnames()) choices += " --" + name;
-  }
-  out << fmt::format("    '{}') choices='{}' ;;\n", words, choices.substr(!choices.empty()));
-  for (const CLI::App* each : Subcommands(app)) {
-    WriteChoices(*each, words + (words.empty() ? "" : " ") + each->get_name(), out);
-  }
-}
-
-// The words before the cursor that are no options name the command; where nothing fits, files do.
-void WriteBash(const CLI::App& app, std::ostream& out) {
-  out << "# Completion of terrace for bash: source it, or put it into\n"
-         "# /usr/share/bash-completion/completions/terrace\n"
-         "_terrace() {\n"
-         "  local words='' choices='' i\n"
-         "  for ((i = 1; i < COMP_CWORD; ++i)); do\n"
-         "    case ${COMP_WORDS[i]} in\n"
-         "      -*) ;;\n"
-         "      *) words+=\"${words:+ }${COMP_WORDS[i]}\" ;;\n"
-         "    esac\n"
-         "  done\n"
-         "  while :; do\n"
-         "    case $words in\n";
-  WriteChoices(app, "", out);
-  out << "    esac\n"
-         "    [[ -n $choices || $words != *' '* ]] && break\n"
-         "    words=${words% *}\n"
-         "  done\n"
-         "  COMPREPLY=($(compgen -W \"$choices\" -- \"${COMP_WORDS[COMP_CWORD]}\"))\n"
-         "}\n"
-         "complete -o default -F _terrace terrace\n";
-}
-
 absl::StatusOr<const CLI::App*> Find(const CLI::App& app, const std::vector<std::string>& words) {
   const CLI::App* found = &app;
   for (const std::string& word : words) {
@@ -160,10 +124,14 @@ absl::Status Write(const CLI::App& app, const HelpOptions& options, std::ostream
   } else if (form == "man") {
     WriteMan(*found, name, out);
   } else if (form == "bash") {
-    WriteBash(app, out);
+    WriteBashCompletion(app, out);
+  } else if (form == "zsh") {
+    WriteZshCompletion(app, out);
+  } else if (form == "fish") {
+    WriteFishCompletion(app, out);
   } else {
     return absl::InvalidArgumentError(
-        fmt::format("'{}' is none of the forms text, man and bash", form));
+        fmt::format("'{}' is none of the forms text, man, bash, zsh and fish", form));
   }
   return absl::OkStatus();
 }
@@ -178,7 +146,8 @@ void AddHelpCommand(Command root, CLI::App* app, Invocation* invocation) {
   help.Argument("command", &options->words, {"COMMAND", "Of which command; else of all"});
   help.Option(
       "--form", &options->form,
-      {"FORM", "text, man (a man page) or bash (completion for that shell) (default text)"});
+      {"FORM",
+       "text, man (a man page), or bash, zsh or fish (completion for that shell) (default text)"});
 }
 
 }  // namespace terrace::cli

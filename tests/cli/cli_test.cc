@@ -169,6 +169,10 @@ TEST(Help, TheShellCompletesCommandsAndOptions) {
   const std::string script = RunTerrace({"help", "--form", "bash"}).out;
   EXPECT_THAT(script, HasSubstr("'key') choices='add list revoke --help'"));
   EXPECT_THAT(script, HasSubstr("'key add') choices='--help --json"));
+  // What the shells make of them: tests/e2e/test_completion.py.
+  EXPECT_THAT(RunTerrace({"help", "--form", "zsh"}).out, StartsWith("#compdef terrace\n"));
+  EXPECT_THAT(RunTerrace({"help", "--form", "fish"}).out,
+              HasSubstr("-n '__terrace_at \"key\"' -a add"));
 }
 
 }  // namespace

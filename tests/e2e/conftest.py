@@ -18,6 +18,8 @@ import models
 import server_process
 
 GOLDEN = ROOT / "tests" / "data" / "golden"
+# Tokens that every generated model has (make_model).
+PROMPT = [(7 * i) % 250 for i in range(24)]
 # The architectures of the tiny models that the shared server offers, by model name.
 TINY = {
     f"tiny-{name}": GOLDEN / "arch" / f"{name}.gguf"
@@ -32,6 +34,13 @@ def make_model(shape, seed, folder, format="Q4_0"):
     if not path.exists():
         subprocess.run([str(tool), shape, format, str(seed), str(path)], check=True)
     return path
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory):
+    """Two generated models of about 20 MB, by name; only to be read."""
+    folder = tmp_path_factory.mktemp("models")
+    return {name: make_model("small", seed, folder) for seed, name in enumerate(("m1", "m2"), 1)}
 
 
 class _Servers:

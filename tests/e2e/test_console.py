@@ -113,6 +113,36 @@ def test_models_load_and_chat(open_page, server):
     check_accessibility(page)
 
 
+def test_colours_are_the_same_on_every_page(open_page):
+    read = "[...document.querySelectorAll('#legend li')].map(l => [l.textContent, l.querySelector"
+    read += "('i')?.style.backgroundColor]).filter(each => each[1])"
+
+    def legend(page, model):
+        expect(page.locator("#legend")).to_contain_text(model, timeout=20_000)
+        return dict(page.evaluate(read))
+
+    def press(page, verb, model):
+        page.get_by_role("button", name=f"{verb} {model}", exact=True).click()
+        expect(page.locator("#action")).to_have_text(f"{verb} {model}: done")
+
+    first = open_page()
+    for model in TINY:
+        press(first, "evict", model)
+    press(first, "load", "tiny-qwen3")
+    before = legend(first, "tiny-qwen3")
+    press(first, "load", "tiny-gemma3")
+    expect(first.locator("#legend")).to_contain_text("tiny-gemma3", timeout=20_000)
+    press(first, "evict", "tiny-qwen3")
+    press(first, "load", "tiny-qwen3")
+    # A page that sees the other model first.
+    after = legend(open_page(), "tiny-gemma3")
+    assert before["tiny-qwen3"] == after["tiny-qwen3"]
+    assert len(set(after.values())) == len(after), after
+    names = [f"model-{number}" for number in range(18)]
+    colours = first.evaluate("names => names.map(palette(names))", names)
+    assert len(set(colours)) == len(names)
+
+
 def test_dark(open_page):
     page = open_page(viewport={"width": 1280, "height": 900}, color_scheme="dark")
     back = page.evaluate("getComputedStyle(document.body).backgroundColor")

@@ -7,19 +7,12 @@ import threading
 import time
 
 import pytest
-from conftest import make_model
+from conftest import PROMPT
 from object_server import ObjectServer
 from server_process import free_port
 from test_crash import ask, wait_for
 
 MIB = 1 << 20
-PROMPT = [(7 * i) % 250 for i in range(24)]
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    return {name: make_model("small", seed, folder) for seed, name in enumerate(("m1", "m2"), 1)}
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from conftest import GOLDEN, ROOT, make_model
+from conftest import GOLDEN, PROMPT, ROOT, make_model
 from server_process import ServerProcess, default_binary
 from test_crash import ask, wait_for
 
@@ -63,7 +63,6 @@ def test_a09_a_full_disk_is_an_error_that_leaves_nothing(tmp_path, command, sour
 
 
 MIB = 1 << 20
-PROMPT = [(7 * i) % 250 for i in range(24)]
 
 
 @pytest.fixture

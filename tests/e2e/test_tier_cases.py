@@ -12,19 +12,12 @@ import threading
 import time
 
 import pytest
-from conftest import TINY, make_model
+from conftest import PROMPT, TINY, make_model
 from object_server import ObjectServer
 from test_crash import ask, images, leftovers, physical_bytes, wait_for
 
 LONG = os.environ.get("TERRACE_LONG") == "1"
 MIB = 1 << 20
-PROMPT = [(7 * i) % 250 for i in range(24)]
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    return {name: make_model("small", seed, folder) for seed, name in enumerate(("m1", "m2"), 1)}
 
 
 def for_one(pair):

@@ -6,10 +6,8 @@ import json
 import subprocess
 
 import server_process
-from conftest import make_model
+from conftest import PROMPT, make_model
 from test_crash import ask, images, wait_for
-
-PROMPT = [(7 * i) % 250 for i in range(24)]
 
 
 def start(servers, tmp_path, port, **config):
