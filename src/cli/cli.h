@@ -62,7 +62,10 @@ void AddDebugLogits(Command debug, Invocation* invocation);
 void AddDebugVariants(Command debug, Invocation* invocation);
 void AddDebugDevices(Command debug, Invocation* invocation);
 
-// A part of `terrace verify`.
+// A part of `terrace config`.
+void AddConfigImport(Command config, Invocation* invocation);
+
+// Parts of `terrace verify`.
 void AddVerifyPerplexity(Command verify, Invocation* invocation);
 void AddVerifyParallel(Command verify, Invocation* invocation);
 

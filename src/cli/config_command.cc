@@ -80,7 +80,7 @@ void WriteText(const server::LoadedConfig& loaded, const std::string& file, std:
 }  // namespace
 
 void AddConfigCommand(Command root, Invocation* invocation) {
-  Command config = root.AddGroup("config", "Check a configuration");
+  Command config = root.AddGroup("config", "Check a configuration, or import another one");
   auto options = std::make_shared<ConfigOptions>();  // lives as long as the parser's callbacks
   auto file = std::make_shared<std::string>();
   Command check = config.Add(
@@ -97,6 +97,7 @@ void AddConfigCommand(Command root, Invocation* invocation) {
   options->AddTo(
       check, {"server", "auth", "tls", "memory", "storage", "scheduler", "kv", "device", "log"});
   options->AddModels(check);
+  AddConfigImport(config, invocation);
 }
 
 }  // namespace terrace::cli

@@ -69,6 +69,7 @@ TEST(CliTest, EveryCommandHasHelpAndJson) {
                                                           {"quantize"},
                                                           {"version"},
                                                           {"config", "check"},
+                                                          {"config", "import"},
                                                           {"debug", "tokenize"},
                                                           {"debug", "render"},
                                                           {"debug", "logits"},
