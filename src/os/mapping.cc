@@ -61,9 +61,13 @@ Mapping::~Mapping() {
   if (data_ != nullptr) ::munmap(data_, bytes_);
 }
 
+bool Mapping::Holds(uint64_t offset, uint64_t bytes) const {
+  return offset % kPageBytes == 0 && bytes % kPageBytes == 0 && offset <= bytes_ &&
+         bytes <= bytes_ - offset;
+}
+
 absl::Status Mapping::Discard(uint64_t offset, uint64_t bytes) {
-  if (offset % kPageBytes != 0 || bytes % kPageBytes != 0 || offset > bytes_ ||
-      bytes > bytes_ - offset) {
+  if (!Holds(offset, bytes)) {
     return absl::InvalidArgumentError(
         fmt::format("cannot discard {} bytes at {} of a mapping of {}", bytes, offset, bytes_));
   }
@@ -71,6 +75,20 @@ absl::Status Mapping::Discard(uint64_t offset, uint64_t bytes) {
     return ErrnoStatus(errno, "giving pages back");
   }
   return absl::OkStatus();
+}
+
+absl::Status Mapping::MovePages(uint64_t from, uint64_t to, uint64_t bytes) {
+  if (!Holds(from, bytes) || !Holds(to, bytes) || (from < to + bytes && to < from + bytes)) {
+    return absl::InvalidArgumentError(fmt::format(
+        "cannot move {} bytes from {} to {} of a mapping of {}", bytes, from, to, bytes_));
+  }
+#ifdef MREMAP_DONTUNMAP
+  void* moved = ::mremap(data_ + from, bytes, bytes,
+                         MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, data_ + to);
+  if (moved != MAP_FAILED) return absl::OkStatus();
+  if (errno != EINVAL) return ErrnoStatus(errno, "moving pages");
+#endif
+  return absl::UnimplementedError("this kernel does not move pages within a mapping");
 }
 
 void Populate(std::span<std::byte> memory) {

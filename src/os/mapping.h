@@ -38,9 +38,16 @@ class Mapping {
 
   // Gives the pages of [offset, offset + bytes) back (page-aligned); they read as zero afterwards.
   absl::Status Discard(uint64_t offset, uint64_t bytes);
+  // Moves the pages of [from, from + bytes) to [to, to + bytes), with what they hold and without
+  // touching them; afterwards [from, ..) reads as zero and what was at `to` is gone. The two must
+  // not overlap. Each call may cut the mapping into more pieces, of which the kernel allows a
+  // process only so many (vm.max_map_count). Unimplemented before Linux 5.7; nothing has moved
+  // then.
+  absl::Status MovePages(uint64_t from, uint64_t to, uint64_t bytes);
 
  private:
   Mapping(std::byte* data, uint64_t bytes) : data_(data), bytes_(bytes) {}
+  bool Holds(uint64_t offset, uint64_t bytes) const;  // whole pages of this mapping
   std::byte* data_ = nullptr;
   uint64_t bytes_ = 0;
 };

@@ -1,17 +1,38 @@
 // Loads while streams of other models decode: which transfers have to wait, and for how long they
 // did.
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "tier/manager_impl.h"
 
 namespace terrace::tier {
+namespace {
+
+// How many reads of models on their way nobody has asked for so far. Experts may never be.
+size_t ReadsToCome(const absl::flat_hash_map<uint64_t, std::shared_ptr<Load>>& loads) {
+  absl::flat_hash_map<const Model*, uint64_t> loading;
+  for (const auto& [id, load] : loads) {
+    if (load->priority <= Priority::kNextLayer && !load->model->has_experts) {
+      loading[load->model] += load->range.bytes;
+    }
+  }
+  uint64_t bytes = 0;
+  for (const auto& [model, held] : loading) {
+    bytes += model->bytes - std::min(model->bytes, model->resident_bytes + held);
+  }
+  return static_cast<size_t>(bytes / kMaxBlockBytes);
+}
+
+}  // namespace
 
 std::optional<Transfer> TierManagerImpl::StartLocked(TransferQueue& queue) {
   const bool hold = &queue != &source_ && brake_.Holds(clock_->NowUs());
   if (hold && queue.bulk_waiting() > 0) brake_.Held();
+  if (&queue == &disk_) disk_.Expect(ReadsToCome(loads_));
   std::optional<Transfer> transfer = queue.Start(hold);
   if (transfer.has_value() && (&queue == &disk_ || transfer->bulk)) {
     brake_.Started(transfer->bytes, transfer->bulk && transfer->priority != Priority::kDemand);

@@ -27,7 +27,7 @@ void MoveTowards(double& estimate, double measured) {
 size_t TransferQueue::MostUnderWay() const {
   const size_t depth = options_.depth;
   if (options_.least_depth == 0) return depth;
-  return std::clamp<size_t>((waiting_ + under_way_) / 2,
+  return std::clamp<size_t>((waiting_ + under_way_ + expected_) / 2,
                             std::min<size_t>(options_.least_depth, depth), depth);
 }
 

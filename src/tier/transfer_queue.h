@@ -62,6 +62,8 @@ class TransferQueue {
       : options_(std::move(options)), clock_(clock) {}
 
   void Push(Transfer transfer);
+  // So many transfers will follow those that wait: nothing ends soon.
+  void Expect(size_t transfers) { expected_ = transfers; }
   // The next to run, now under way; none if nothing waits or as many as may be are under way.
   // `hold_bulk`: of those only that are not `bulk`, or are waited for; and what the link gives is
   // not measured meanwhile, as it has less to do than it could.
@@ -105,6 +107,7 @@ class TransferQueue {
   std::array<Class, kPriorityCount> classes_;
   std::array<Class, kPriorityCount> bulk_classes_;  // [kDemand] stays empty
   size_t waiting_ = 0;
+  size_t expected_ = 0;
   uint64_t waiting_bytes_ = 0;
   uint32_t under_way_ = 0;
   uint64_t next_sequence_ = 1;

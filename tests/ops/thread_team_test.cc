@@ -12,6 +12,7 @@
 
 #include "device/cpu/cpu_info.h"
 #include "gtest/gtest.h"
+#include "os/processors.h"
 
 namespace terrace {
 namespace {
@@ -33,6 +34,27 @@ TEST(ThreadTeamTest, CallerIsWorkerZeroAndSeesWhatWorkersWrote) {
   team.Run([&](int worker) { ids[worker] = std::this_thread::get_id(); });
   EXPECT_EQ(ids[0], std::this_thread::get_id());
   EXPECT_EQ(std::set<std::thread::id>(ids, ids + 3).size(), 3u);
+}
+
+TEST(ThreadTeamTest, SleepersWakeAwayFromTheCaller) {
+  const int processors = os::Processors::OfThisThread().count();
+  if (processors < 2) GTEST_SKIP() << "needs two processors";
+  for (const int size : {processors, processors + 1}) {
+    ThreadTeam team(size);
+    std::vector<int> allowed(static_cast<size_t>(size), 0);
+    // They sleep some time after they have nothing to do.
+    for (int tries = 0; tries < 10'000; ++tries) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      team.Run([&](int worker) {
+        allowed[static_cast<size_t>(worker)] = os::Processors::OfThisThread().count();
+      });
+      if (allowed[1] < processors) break;
+    }
+    EXPECT_EQ(allowed[0], processors);
+    for (int worker = 1; worker < size; ++worker) {
+      EXPECT_EQ(allowed[static_cast<size_t>(worker)], processors - 1) << worker;
+    }
+  }
 }
 
 TEST(ThreadTeamTest, ParallelForCoversEachIndexOnce) {

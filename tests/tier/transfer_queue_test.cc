@@ -72,6 +72,24 @@ TEST(TransferQueueTest, LessIsUnderWayTowardsTheEnd) {
   EXPECT_EQ(most, (std::vector<uint32_t>{8, 6, 3, 2, 1}));
 }
 
+TEST(TransferQueueTest, NothingEndsWhileMoreIsExpected) {
+  ManualClock clock;
+  TransferQueue queue({.name = "link", .depth = 8, .least_depth = 2}, &clock);
+  for (uint64_t i = 0; i < 6; ++i) queue.Push({.owner = i, .bytes = 1});
+  auto start_all = [&queue] {
+    while (queue.Start().has_value()) {
+    }
+  };
+  start_all();
+  EXPECT_EQ(queue.under_way(), 3u);
+  queue.Expect(4);
+  start_all();
+  EXPECT_EQ(queue.under_way(), 5u);
+  queue.Expect(100);
+  start_all();
+  EXPECT_EQ(queue.under_way(), 6u);
+}
+
 TEST(TransferQueueTest, NothingStarvesUnderAFloodOfDemand) {
   ManualClock clock;
   TransferQueue queue({"link", 1, 1000}, &clock);

@@ -13,12 +13,27 @@
 #include "base/units.h"
 
 namespace terrace::device {
+namespace {
+
+// A quarter of the pieces of mappings that Linux lets a process have unless told otherwise.
+constexpr size_t kMostCuts = 16'384;
+
+// The whole huge pages in `range`.
+Range WholeHugePages(Range range) {
+  const Range whole{AlignUp(range.begin, os::kHugePageBytes),
+                    range.end & ~(os::kHugePageBytes - 1)};
+  return whole.begin < whole.end ? whole : Range{};
+}
+
+}  // namespace
 
 absl::StatusOr<PageArena> PageArena::Reserve(uint64_t bytes, bool huge_pages) {
   os::MappingOptions options;
   options.huge_pages = huge_pages;
   ASSIGN_OR_RETURN(os::Mapping mapping, os::Mapping::Anonymous(bytes, options));
-  return PageArena(std::move(mapping));
+  PageArena arena(std::move(mapping));
+  arena.may_move_ = huge_pages;
+  return arena;
 }
 
 PageArena::PageArena(os::Mapping mapping) : mapping_(std::move(mapping)) {
@@ -69,10 +84,42 @@ absl::StatusOr<std::byte*> PageArena::Take(uint64_t bytes, Contents contents) {
   if (contents == Contents::kZero) {
     for (const Range& dirty : kept_.Inside(best)) Discard(dirty);
   }
+  if (contents == Contents::kAnything) MoveKeptTo(best);
   kept_.Remove(best);
   std::byte* data = mapping_.data() + best.begin;
   ASAN_UNPOISON_MEMORY_REGION(data, bytes);
   return data;
+}
+
+void PageArena::MoveKeptTo(Range range) {
+  if (!may_move_ || kept_.empty()) return;
+  const std::vector<Range> missing = kept_.Outside(range);
+  kept_.Remove(range);  // so that what is kept lies elsewhere
+  for (const Range& part : missing) {
+    Range to = WholeHugePages(part);
+    while (to.size() > 0) {
+      Range from = LastKeptHugePages();
+      from.begin = std::max(from.begin, from.end - std::min(from.end, to.size()));
+      if (from.size() == 0 || !Move(from, to.begin)) return;
+      to.begin += from.size();
+    }
+  }
+}
+
+Range PageArena::LastKeptHugePages() const {
+  const auto& ranges = kept_.ranges();
+  for (auto last = ranges.rbegin(); last != ranges.rend(); ++last) {
+    const Range whole = WholeHugePages({last->first, last->second});
+    if (whole.size() > 0) return whole;
+  }
+  return {};
+}
+
+bool PageArena::Move(Range from, uint64_t to) {
+  for (const uint64_t cut : {from.begin, from.end, to, to + from.size()}) cuts_.insert(cut);
+  may_move_ = cuts_.size() <= kMostCuts && mapping_.MovePages(from.begin, to, from.size()).ok();
+  if (may_move_) kept_.Remove(from);
+  return may_move_;
 }
 
 void PageArena::Free(std::byte* data, uint64_t bytes) {
@@ -91,9 +138,16 @@ void PageArena::Keep(std::byte* data, uint64_t bytes) {
 }
 
 void PageArena::DiscardKept(uint64_t bytes) {
+  // Whole huge pages first: of one that goes in part the rest is small pages from then on, also for
+  // who uses it.
   while (kept_.size() > bytes) {
-    const auto& [begin, end] = *kept_.ranges().rbegin();
-    const Range range{std::max(begin, end - std::min(end - begin, kept_.size() - bytes)), end};
+    const Range whole = LastKeptHugePages();
+    const uint64_t most = AlignUp(kept_.size() - bytes, os::kHugePageBytes);
+    Range range{whole.end - std::min(whole.size(), most), whole.end};
+    if (whole.size() == 0) {
+      const auto& [begin, end] = *kept_.ranges().rbegin();
+      range = {std::max(begin, end - std::min(end - begin, kept_.size() - bytes)), end};
+    }
     kept_.Remove(range);
     DiscardFree(range);
   }

@@ -62,7 +62,7 @@ void ThreadTeam::RunErased(Function function, void* context) {
   // Sequentially consistent with a sleeper's registration: either it sees the new generation or we
   // see it in sleepers_.
   generation_.fetch_add(1, std::memory_order_seq_cst);
-  if (sleepers_.load(std::memory_order_seq_cst) > 0) generation_.notify_all();
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) WakeSleepers();
   function(context, 0);
   if (Spin([&] { return remaining_.load(std::memory_order_acquire) == 0; })) return;
   while (true) {
@@ -70,6 +70,15 @@ void ThreadTeam::RunErased(Function function, void* context) {
     if (left == 0) return;
     remaining_.wait(left, std::memory_order_acquire);
   }
+}
+
+void ThreadTeam::WakeSleepers() {
+  // With fewer workers than processors there is always another one to wake on.
+  if (size_ >= processors_.count() && os::ThisProcessor() != kept_off_) {
+    kept_off_ = os::ThisProcessor();
+    for (std::thread& thread : threads_) (void)processors_.KeepOff(kept_off_, thread);
+  }
+  generation_.notify_all();
 }
 
 void ThreadTeam::Work(int worker) {

@@ -1,7 +1,8 @@
 // A persistent team of threads for fork-join work of a few microseconds and up. Workers spin for a
 // short while between calls, so that a layer's operators follow each other without a system call,
 // and sleep when nothing comes: an idle team costs nothing, and a shared machine is not spun
-// against.
+// against. A sleeper wakes away from its caller's processor: where all others are busy for a
+// moment, the kernel would put it behind the caller, which then does the work of both.
 //
 // Run and ParallelFor are called by one thread at a time (the caller is worker 0) and are not
 // re-entrant. Memory written by a worker is visible to the caller when they return.
@@ -14,6 +15,8 @@
 #include <thread>
 #include <type_traits>
 #include <vector>
+
+#include "os/processors.h"
 
 namespace terrace {
 
@@ -66,6 +69,7 @@ class ThreadTeam {
   using Function = void (*)(void* context, int worker);
   void RunErased(Function function, void* context);
   void Work(int worker);
+  void WakeSleepers();
 
   const int size_;
   // What the generation now running calls; written before generation_ is raised.
@@ -76,6 +80,8 @@ class ThreadTeam {
   alignas(64) std::atomic<uint32_t> remaining_{0};
   alignas(64) std::atomic<int> sleepers_{0};
   std::vector<std::thread> threads_;
+  const os::Processors processors_ = os::Processors::OfThisThread();
+  int kept_off_ = -1;  // the processor that workers keep off
 };
 
 }  // namespace terrace

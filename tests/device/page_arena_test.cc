@@ -1,0 +1,77 @@
+#include "device/cpu/page_arena.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <gtest/gtest.h>
+
+#include "base/units.h"
+
+namespace terrace::device {
+namespace {
+
+using Contents = PageArena::Contents;
+
+bool PagesMove() {
+  os::Mapping mapping = os::Mapping::Anonymous(2 * os::kHugePageBytes).value();
+  return mapping.MovePages(0, os::kHugePageBytes, os::kHugePageBytes).ok();
+}
+
+size_t BytesThatAre(std::byte value, const std::byte* data, uint64_t bytes) {
+  return static_cast<size_t>(std::count(data, data + bytes, value));
+}
+
+TEST(PageArenaTest, KeptPagesMoveToWhereTheyAreWanted) {
+  if (!PagesMove()) GTEST_SKIP() << "this kernel does not move pages";
+  PageArena arena = PageArena::Reserve(64 * kMiB, true).value();
+  std::byte* a = arena.Take(8 * kMiB, Contents::kAnything).value();
+  std::byte* between = arena.Take(kMiB, Contents::kAnything).value();
+  std::byte* b = arena.Take(9 * kMiB, Contents::kAnything).value();
+  std::memset(a, 1, 8 * kMiB);
+  std::memset(between, 2, kMiB);
+  std::memset(b, 3, 9 * kMiB);
+  arena.Keep(a, 8 * kMiB);
+  arena.Keep(b, 9 * kMiB);
+  // Fits in neither hole: whole huge pages of both come along.
+  std::byte* wide = arena.Take(16 * kMiB, Contents::kAnything).value();
+  EXPECT_GE(
+      BytesThatAre(std::byte{1}, wide, 16 * kMiB) + BytesThatAre(std::byte{3}, wide, 16 * kMiB),
+      12 * kMiB);
+  EXPECT_LE(arena.kept_bytes(), 5 * kMiB);
+  EXPECT_EQ(BytesThatAre(std::byte{2}, between, kMiB), kMiB);
+}
+
+TEST(PageArenaTest, WherePagesHaveMovedFromReadsAsZero) {
+  PageArena arena = PageArena::Reserve(64 * kMiB, true).value();
+  std::byte* a = arena.Take(8 * kMiB, Contents::kAnything).value();
+  std::byte* between = arena.Take(kMiB, Contents::kAnything).value();
+  std::memset(a, 1, 8 * kMiB);
+  std::memset(between, 2, kMiB);
+  arena.Keep(a, 8 * kMiB);
+  std::byte* wide = arena.Take(10 * kMiB, Contents::kAnything).value();
+  std::memset(wide, 4, 10 * kMiB);
+  std::byte* again = arena.Take(8 * kMiB, Contents::kZero).value();
+  EXPECT_EQ(again, a);
+  EXPECT_EQ(BytesThatAre(std::byte{0}, again, 8 * kMiB), 8 * kMiB);
+  EXPECT_EQ(BytesThatAre(std::byte{4}, wide, 10 * kMiB), 10 * kMiB);
+  EXPECT_EQ(BytesThatAre(std::byte{2}, between, kMiB), kMiB);
+}
+
+TEST(PageArenaTest, WholeHugePagesGoFirst) {
+  PageArena arena = PageArena::Reserve(64 * kMiB, true).value();
+  std::byte* whole = arena.Take(4 * kMiB, Contents::kAnything).value();
+  std::byte* part = arena.Take(kMiB, Contents::kAnything).value();
+  std::byte* rest = arena.Take(kMiB, Contents::kAnything).value();
+  std::memset(whole, 1, 4 * kMiB);
+  std::memset(part, 2, kMiB);
+  std::memset(rest, 3, kMiB);
+  arena.Keep(whole, 4 * kMiB);
+  arena.Keep(rest, kMiB);
+  arena.DiscardKept(2 * kMiB);
+  EXPECT_EQ(arena.kept_bytes(), kMiB);
+  EXPECT_EQ(arena.Take(kMiB, Contents::kAnything).value(), rest);
+  EXPECT_EQ(BytesThatAre(std::byte{3}, rest, kMiB), kMiB);
+}
+
+}  // namespace
+}  // namespace terrace::device
