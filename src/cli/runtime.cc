@@ -142,6 +142,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::CreateAlone(
   options.eviction_policy = config.memory.eviction_policy;
   options.strict_check = config.memory.strict_check;
   options.decode_slowdown = config.scheduler.decode_slowdown;
+  options.link_shares = {config.scheduler.link_shares};
   if (config.memory.expert_upload_bytes > 0) {
     options.expert_upload_bytes = config.memory.expert_upload_bytes;
   }

@@ -87,7 +87,7 @@ class Server {
     if (!signals.ok() || drained.get() < 0) return ErrnoStatus(errno, "watching for signals");
     RETURN_IF_ERROR(AddModelsOfStore(&config_));
     RETURN_IF_ERROR(OpenLogs());
-    RaiseFileLimit();
+    PrepareProcess(config_, link_->supervised(), log_.get());
     RETURN_IF_ERROR(Bind());
     RETURN_IF_ERROR(Start());
     StartWatching();

@@ -1,6 +1,7 @@
 #include "cli/serve_config.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -9,6 +10,8 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "cli/model_argument.h"
+#include "obs/log.h"
+#include "os/cgroup.h"
 #include "weights/model_store.h"
 
 namespace terrace::cli {
@@ -34,8 +37,10 @@ scheduler::TenantTable Tenants(const server::Config& config) {
   scheduler::TenantTable out;
   for (const server::TenantConfig& tenant : config.tenants) {
     // Requests without a key have no tenant's name.
-    out[tenant.name == "default" ? "" : tenant.name] = {
-        .share = tenant.share, .memory_bytes = tenant.memory_bytes, .running = tenant.running};
+    out[tenant.name == "default" ? "" : tenant.name] = {.share = tenant.share,
+                                                        .memory_bytes = tenant.memory_bytes,
+                                                        .running = tenant.running,
+                                                        .compute = tenant.compute};
   }
   return out;
 }
@@ -64,11 +69,32 @@ scheduler::SchedulerOptions Scheduling(const server::Config& config) {
   return scheduling;
 }
 
+namespace {
+
 void RaiseFileLimit() {
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
+
+void PrepareProcess(const server::Config& config, bool supervised, Logger* log) {
+  RaiseFileLimit();
+  const os::CgroupLimits limits = {.cpu_weight = config.server.cgroup_cpu_weight,
+                                   .cpus = config.server.cgroup_cpus,
+                                   .memory_high_bytes = config.server.cgroup_memory_high};
+  if (!limits.any()) return;
+  std::vector<int64_t> processes = {getpid()};
+  if (supervised) processes.push_back(getppid());
+  const absl::StatusOr<std::string> group = os::LimitCgroup(limits, processes);
+  if (group.ok()) {
+    log->Info("The server is in a control group of its own", {{"group", *group}});
+  } else {
+    log->Warning("The limits of server.cgroup are not in force",
+                 {{"why", Message(group.status())}});
+  }
 }
 
 }  // namespace terrace::cli

@@ -10,6 +10,10 @@
 #include "scheduler/scheduler.h"
 #include "server/config.h"
 
+namespace terrace {
+class Logger;
+}
+
 namespace terrace::cli {
 
 // Without models in the configuration, those of the store are served under their own names.
@@ -21,8 +25,10 @@ scheduler::SchedulerOptions Scheduling(const server::Config& config);
 
 scheduler::TenantTable Tenants(const server::Config& config);
 
-// Many connections need many descriptors; the hard limit is what the administrator allows.
-void RaiseFileLimit();
+// Lets this process have many descriptors, as many connections need them: the hard limit is what
+// the administrator allows. Puts it, and with `supervised` its parent, under the limits of
+// `server.cgroup`; the log says so, or why that cannot be.
+void PrepareProcess(const server::Config& config, bool supervised, Logger* log);
 
 // Words with commas between, without the spaces around them.
 std::vector<std::string> SplitList(std::string_view text);

@@ -34,6 +34,7 @@ class SupervisorLink {
  public:
   // `channel`: a socket, or -1; closed by its owner.
   explicit SupervisorLink(int channel) : channel_(channel) {}
+  bool supervised() const { return channel_ >= 0; }  // by the parent process
   // These ports are open; the sockets stay this process's too.
   void Listening(const std::map<std::string, int>& sockets, uint16_t grpc_port);
   // Served from now on; silence of some seconds means from here that the server hangs.

@@ -83,6 +83,7 @@ void SchedulerImpl::AdmitLocked(ModelQueue* queue) {
   const uint64_t budget = Budget();
   const uint64_t weights = std::min(queue->model->weights().total_bytes(), budget);
   const int64_t now_us = clock_->NowUs();
+  const int held_band = queue->running.empty() ? kNoBand : held_band_;
   auto has_place = [&](const LiveRequest& live) {
     mutex_.AssertHeld();
     const int band = BandOf(live, now_us);
@@ -94,11 +95,17 @@ void SchedulerImpl::AdmitLocked(ModelQueue* queue) {
   for (size_t at = 0; at < queue->waiting.size() && queue->admissible > 0;) {
     std::unique_ptr<LiveRequest>& live = queue->waiting[at];
     if (!has_place(*live)) break;
+    if (BandOf(*live, now_us) >= held_band) {
+      ++at;
+      --queue->admissible;
+      continue;
+    }
     JoinLocked(*queue, live.get());
     const uint64_t need = queue->BookedBytes(*live) + queue->AdapterBytes(*live);
     // Who finds the tenant's quota taken lets others by.
     if (!FitsQuotaLocked(live->request->tenant, need)) {
       ++at;
+      --queue->admissible;
       continue;
     }
     // Alone, a request that can fit at all is let in and grows as far as it can.
@@ -108,7 +115,7 @@ void SchedulerImpl::AdmitLocked(ModelQueue* queue) {
       const auto is_worse = [&](const LiveRequest& other) { return BandOf(other, now_us) > band; };
       ModelQueue* const from = SendBackLocked(is_worse);
       if (from == nullptr) break;
-      hold_admission_ = true;
+      held_band_ = std::min(held_band_, BandOf(*from->waiting.front(), now_us));
       at += from == queue ? 1 : 0;  // it waits before this one
       std::tie(kv_bytes, running) = booked();
       continue;
@@ -431,10 +438,10 @@ bool SchedulerImpl::PreemptLocked(ModelQueue* preferred) {
   if (victim_queue == nullptr) victim_queue = preferred;
   std::unique_ptr<LiveRequest> victim = std::move(victim_queue->running.back());
   victim_queue->running.pop_back();
+  held_band_ = std::min(held_band_, BandOf(*victim, clock_->NowUs()));
   ReleaseVictimLocked(victim_queue, victim.get());
   victim_queue->waiting.push_front(std::move(victim));
   ++waiting_;
-  hold_admission_ = true;
   return true;
 }
 
@@ -450,7 +457,7 @@ bool SchedulerImpl::HandleStepError(ModelQueue* queue, const StepWork& work, int
     queue->waiting_since_us = last_work_us_;
     if (absl::IsUnavailable(status) && SettleEarlyLocked(step, false, 0)) return true;
     const bool cancelled = absl::IsCancelled(status);
-    if (cancelled) ChargeLocked(queue, work, last_work_us_ - start_us);
+    if (cancelled) ChargeLocked(queue, work, ComputedUs(*queue, work, last_work_us_ - start_us));
     const bool no_memory = absl::IsResourceExhausted(status);
     const bool over_quota = no_memory && QuotaHitLocked(*queue, step);
     // Blocks that are being written down are free in a moment.

@@ -8,8 +8,6 @@
 namespace terrace::scheduler {
 namespace {
 
-constexpr int kNoBand = 3;
-
 // What the waiting and running requests of a model come to.
 struct Demand {
   int band = kNoBand;  // the best
@@ -149,6 +147,25 @@ int32_t Aside(const ArbiterOptions& options, const ArbiterInput& input,
   return equal && longer ? input.current : best;
 }
 
+// A model that would take the turn, but has not had it for far too long: others step beside it all
+// the time. The longest waiting; -1: there is none.
+int32_t KeptFromTheTurn(const ArbiterOptions& options, const ArbiterInput& input,
+                        std::span<const Demand> demands, int32_t beside) {
+  if (input.now_us - input.turn_since_us < options.min_residency_us) return -1;
+  int32_t longest = -1;
+  int64_t since_us = input.now_us - 2 * options.max_wait_us;
+  for (size_t i = 0; i < demands.size(); ++i) {
+    const auto index = static_cast<int32_t>(i);
+    if (index == input.current || index == beside || !HasWork(input.models[i], demands[i])) {
+      continue;
+    }
+    if (input.models[i].waiting_since_us > since_us) continue;
+    since_us = input.models[i].waiting_since_us;
+    longest = index;
+  }
+  return longest;
+}
+
 void ChooseAmongFitting(const ArbiterOptions& options, const ArbiterInput& input,
                         std::span<const Demand> demands, ArbiterDecision* decision) {
   constexpr int64_t kLookAgainUs = 20'000;
@@ -194,6 +211,8 @@ void ChooseModel(const ArbiterOptions& options, const ArbiterInput& input,
   if (has_current) {
     const int32_t beside = Aside(options, input, demands);
     if (beside >= 0) {
+      decision->model = KeptFromTheTurn(options, input, demands, beside);
+      if (decision->model >= 0) return;
       decision->model = beside;
       decision->aside = beside != input.current;
       return;

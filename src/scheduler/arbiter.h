@@ -13,7 +13,8 @@
 //   it can, and A-B-A-C thrash is bounded.
 // - Beside the model that has the turn another one whose weights are there steps for requests of a
 //   better class, realtime ones in any case, if both fit; the turn is not lost by that, so that it
-//   brings no load with it (ArbiterDecision::aside).
+//   brings no load with it (ArbiterDecision::aside). A third one that has waited for twice
+//   `max_wait_us` takes the turn all the same.
 // - A realtime request that waits is taken in before anyone else steps, unless somebody who does
 //   not give way has had no step for `aside_most_us`.
 // - Among the others the next is the one of the best band; within a band, the highest of
@@ -112,6 +113,9 @@ struct ArbiterDecision {
 };
 
 ArbiterDecision Arbitrate(const ArbiterOptions& options, const ArbiterInput& input);
+
+// Behind all bands.
+inline constexpr int kNoBand = 3;
 
 // 0 (realtime) to 2 (batch) after aging.
 int Band(const ArbiterOptions& options, SlaClass sla, int64_t waited_us);

@@ -1,6 +1,7 @@
 // Weights that are loaded while streams of another model decode: who of the two is more urgent.
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "scheduler/model_queue.h"
 #include "scheduler/step_work.h"
@@ -32,6 +33,26 @@ bool LoadsAreUrgent(const ArbiterOptions& options, const View& view,
     if (deadline_us > 0 && deadline_us - now_us < 2 * view.models[model].load_us) return true;
   }
   return false;
+}
+
+int64_t ComputedUs(const ModelQueue& queue, const StepWork& work, int64_t took_us) {
+  double us = queue.budget.AloneUs(work.decode_rows);
+  bool known = work.decode_rows == 0 || us > 0;
+  for (size_t i = 0; i < work.entries.size(); ++i) {
+    if (!work.is_prompt(i)) continue;
+    const double row_us = queue.budget.RowUs(work.depths[i]);
+    known &= row_us > 0;
+    us += row_us * static_cast<double>(work.entries[i].tokens.size());
+  }
+  if (known) return std::min(took_us, static_cast<int64_t>(us));
+  return queue.missing_bytes > 0 ? 0 : took_us;
+}
+
+void TellAtWork(ModelQueue* queue, int band, tier::TierManager* manager) {
+  if (std::exchange(queue->told_band, band) == band) return;
+  const bool at_work = band < kNoBand;
+  manager->SetAtWork(queue->model->weights().tier_id(), at_work,
+                     at_work ? static_cast<tier::LinkClass>(band) : tier::LinkClass::kStandard);
 }
 
 void AnnounceStep(const ModelQueue& queue, const StepWork& work, tier::TierManager* manager) {

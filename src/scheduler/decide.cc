@@ -51,22 +51,22 @@ absl::Status Overdue(const ModelQueue& queue, const LiveRequest& live,
 
 void SchedulerImpl::ViewLocked(View* view) {
   const int64_t now_us = clock_->NowUs();
-  std::map<std::string_view, int32_t> tenant_index;
   std::vector<View::Seen>& seen = view->seen;
   auto tenant_of = [&](const LiveRequest& live) {
     mutex_.AssertHeld();
-    const auto [entry, added] =
-        tenant_index.emplace(live.request->tenant, static_cast<int32_t>(view->tenants.size()));
+    const auto [entry, added] = view->tenant_index.emplace(
+        live.request->tenant, static_cast<int32_t>(view->tenants.size()));
     if (added) {
       const TenantTerms& terms = TermsLocked(live.request->tenant);
       view->tenants.push_back({.served = served_.tokens[live.request->tenant],
                                .weight = terms.share,
                                .limit = terms.running});
-      seen.push_back({BandOf(live, now_us)});
-    } else {
-      int& band = seen[static_cast<size_t>(entry->second)].band;
-      if (band > 0) band = std::min(band, BandOf(live, now_us));
+      const int64_t paused_us = shares_.PausedUs(live.request->tenant, now_us);
+      if (paused_us > 0) view->NotePause(paused_us);
+      seen.push_back({.paused = paused_us > 0});
     }
+    int& band = seen[static_cast<size_t>(entry->second)].band;
+    if (band > 0) band = std::min(band, BandOf(live, now_us));
     return entry->second;
   };
   for (const auto& [name, queue] : queues_) CollectKvLocked(queue.get());
@@ -76,44 +76,62 @@ void SchedulerImpl::ViewLocked(View* view) {
                        .weight_bytes = queue->model->weights().total_bytes(),
                        .kv_bytes = queue->booked_kv_bytes(),
                        .return_us = queue->return_us};
-    NoteComing(queue.get(), now_us, &model);
+    int band = kNoBand;  // the best of its requests
+    bool all_paused = queue->has_work();
     const auto index = static_cast<int32_t>(view->models.size());
     for (const auto& live : queue->running) {
-      const int32_t its = tenant_of(*live);
-      seen[static_cast<size_t>(its)].promised_us += queue->PromptUs(*live);
-      ArbiterTenant& tenant = view->tenants[static_cast<size_t>(its)];
+      const auto its = static_cast<size_t>(tenant_of(*live));
+      live->paused = seen[its].paused;
+      seen[its].promised_us += queue->PromptUs(*live);
+      ArbiterTenant& tenant = view->tenants[its];
       ++tenant.running;
       tenant.served += static_cast<double>(live->tokens.size());
       view->NoteDeadline(live->weights_deadline_us());
+      all_paused &= live->paused;
+      band = std::min(band, BandOf(*live, now_us));
       if (!live->can_step()) continue;
       ++model.running;
       model.running_sla = std::min(model.running_sla, live->request->sla);
-      for (size_t i = 0; i < model.worse_than.size(); ++i) {
-        model.worse_than[i] += BandOf(*live, now_us) > static_cast<int>(i);
-      }
+      model.worse_than[0] += BandOf(*live, now_us) > 0;
+      model.worse_than[1] += BandOf(*live, now_us) > 1;
     }
     for (const auto& live : queue->waiting) {
       const int32_t tenant = tenant_of(*live);
+      live->paused = seen[static_cast<size_t>(tenant)].paused;
+      view->NoteDeadline(live->deadline_us());
+      band = std::min(band, BandOf(*live, now_us));
+      if (live->paused) continue;
       seen[static_cast<size_t>(tenant)].promised_us += queue->PromptUs(*live);
+      all_paused = false;
       view->queued.push_back({.model = index,
                               .tenant = tenant,
                               .sla = live->request->sla,
                               .arrived_us = live->submitted_us});
       view->waiting.push_back(live.get());
-      view->NoteDeadline(live->deadline_us());
     }
+    // What its tenants may not do it does not wait for.
+    if (all_paused) queue->waiting_since_us = model.waiting_since_us = now_us;
+    TellAtWork(queue.get(), band, engine_->manager());
+    NoteComing(queue.get(), now_us, &model);
     if (name == current_) view->current = index;
     view->models.push_back(model);
     view->names.push_back(&name);
   }
-  for (const auto& [tenant, index] : tenant_index) {
-    shares_.See(tenant, seen[static_cast<size_t>(index)].band, now_us);
-    shares_.Promise(tenant, seen[static_cast<size_t>(index)].promised_us);
+  NoteTenantsLocked(view, now_us);
+}
+
+void SchedulerImpl::NoteTenantsLocked(View* view, int64_t now_us) {
+  for (const auto& [tenant, index] : view->tenant_index) {
+    // Who may compute nothing now keeps nobody from computing.
+    const View::Seen& seen = view->seen[static_cast<size_t>(index)];
+    if (seen.paused) continue;
+    shares_.See(tenant, seen.band, now_us);
+    shares_.Promise(tenant, seen.promised_us);
   }
   HoldGuestsLocked(view, now_us);
   served_.active.clear();
   served_.least = 0;
-  for (const auto& [tenant, index] : tenant_index) {
+  for (const auto& [tenant, index] : view->tenant_index) {
     const double served = view->tenants[static_cast<size_t>(index)].served;
     served_.least = served_.active.empty() ? served : std::min(served_.least, served);
     served_.active.emplace(tenant);
@@ -148,6 +166,10 @@ ArbiterDecision SchedulerImpl::DecideLocked(ModelQueue** chosen) {
       const int64_t left_us = std::max<int64_t>(0, view.deadline_us - now_us);
       decision.wait_us = decision.wait_us < 0 ? left_us : std::min(decision.wait_us, left_us);
     }
+    if (view.paused_us > 0) {
+      decision.wait_us =
+          decision.wait_us < 0 ? view.paused_us : std::min(decision.wait_us, view.paused_us);
+    }
     return decision;
   }
   const std::string& name = *view.names[static_cast<size_t>(decision.model)];
@@ -168,10 +190,6 @@ void SchedulerImpl::NoteComing(ModelQueue* queue, int64_t now_us, ArbiterModel* 
   // Weights of which nothing has come for so long do not come by themselves.
   constexpr int64_t kStuckUs = 500'000;
   tier::Missing missing;
-  if (queue->told_at_work != queue->has_work()) {
-    queue->told_at_work = queue->has_work();
-    engine_->manager()->SetAtWork(queue->model->weights().tier_id(), queue->told_at_work);
-  }
   if (queue->has_work()) {
     missing = engine_->manager()->MissingOf(queue->model->weights().tier_id());
   }
@@ -212,9 +230,11 @@ void SchedulerImpl::KeepRealtimeLocked(int64_t now_us) {
   constexpr int64_t kKeptUs = 2'000'000;
   uint64_t most = 0, kept = 0;  // of the others with work; of those that are kept
   for (const auto& [name, queue] : queues_) {
-    const bool there =
-        std::any_of(queue->running.begin(), queue->running.end(),
-                    [](const auto& live) { return live->request->sla == SlaClass::kRealtime; });
+    const auto is_realtime = [](const auto& live) {
+      return live->request->sla == SlaClass::kRealtime;
+    };
+    const bool there = std::any_of(queue->running.begin(), queue->running.end(), is_realtime) ||
+                       std::any_of(queue->waiting.begin(), queue->waiting.end(), is_realtime);
     if (there) queue->realtime_us = now_us;
     const bool keeps = queue->realtime_us > 0 && now_us - queue->realtime_us < kKeptUs;
     if (!keeps && queue->has_work()) most = std::max(most, queue->model->weights().total_bytes());

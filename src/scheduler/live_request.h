@@ -37,6 +37,7 @@ struct LiveRequest {
   std::vector<int32_t> tokens;     // prompt and what was generated
   int32_t generated = 0;           // an end token is not counted
   int32_t token_limit = 0;         // of tokens.size()
+  bool paused = false;             // its tenant has had what its limit of computing allows
   bool guest = false;              // gives way to others in the step that is built (shares.h)
   bool computed = false;           // a step of it has ended well
   int32_t given_up = 0;            // steps of it in a row that were given up for others
@@ -74,7 +75,7 @@ struct LiveRequest {
   // what the adoption then counts once more.
   bool can_step() const {
     const bool settled = restore == 0 && !more_beyond && arrived.blocks.empty();
-    return (early > 0 || settled) && leader.empty();
+    return (early > 0 || settled) && leader.empty() && !paused;
   }
   // Tokens of the prompt are still to be scored: all of it must be computed, whatever KV there is.
   bool scores() const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "scheduler/arbiter.h"
 #include "scheduler/live_request.h"
 #include "scheduler/step_budget.h"
 
@@ -44,6 +45,7 @@ struct ModelQueue {
   double return_us = 0;             // as ArbiterModel::return_us; moving average
   int64_t realtime_us = 0;          // when a realtime request was there last; 0: never
   int32_t admissible = 0;           // of the front of `waiting`
+  int told_band = kNoBand;          // to the tier manager, of its requests
 
   // A request comes, and there was no work.
   void NoteReturn(int64_t now_us) {
@@ -63,7 +65,6 @@ struct ModelQueue {
     return std::any_of(waiting.begin(), waiting.end(), is_for) ||
            std::any_of(running.begin(), running.end(), is_for);
   }
-  bool told_at_work = false;  // to the tier manager
   // Bytes of the adapters that running requests use, and `live`.
   uint64_t AdapterBytes(const LiveRequest& live) const {
     std::vector<const engine::Adapter*> used;

@@ -213,13 +213,21 @@ absl::Status SchedulerImpl::Submit(std::unique_ptr<Request> request) {
 }
 
 absl::Status SchedulerImpl::OverQuotaLocked(const Request& request, int32_t quota_tokens) const {
-  int32_t running = 0;
-  const uint64_t held = TenantKvLocked(request.tenant, &running);
+  // From the ledger: what running requests have come to is the loop's to read.
+  const uint64_t quota = TermsLocked(request.tenant).memory_bytes;
+  const uint64_t held =
+      quota - std::min(quota, engine_->manager()->TenantQuotaLeft(request.tenant));
+  size_t running = 0;
+  for (const auto& [name, queue] : queues_) {
+    running += static_cast<size_t>(
+        std::count_if(queue->running.begin(), queue->running.end(),
+                      [&](const auto& live) { return live->request->tenant == request.tenant; }));
+  }
   return absl::ResourceExhaustedError(fmt::format(
       "the prompt has {} tokens, but the memory quota of tenant '{}' ({}, of which {} running "
-      "requests hold {}) has room for {} of model '{}'",
-      request.prompt.size(), request.tenant, FormatBytes(TermsLocked(request.tenant).memory_bytes),
-      running, FormatBytes(held), quota_tokens, request.model));
+      "requests and its cache hold {}) has room for {} of model '{}'",
+      request.prompt.size(), request.tenant, FormatBytes(quota), running, FormatBytes(held),
+      quota_tokens, request.model));
 }
 
 void SchedulerImpl::Cancel(const std::string& request_id) {
@@ -327,7 +335,7 @@ void SchedulerImpl::CollectCancelledLocked(Finished* finished) {
       }
       take(std::move(*it));
       it = queue->running.erase(it);
-      hold_admission_ = false;
+      held_band_ = kNoBand;
       changed = true;
     }
     if (changed) SetQueueGaugesLocked(*queue);
@@ -382,7 +390,7 @@ std::unique_ptr<LiveRequest> SchedulerImpl::TakeRunningLocked(ModelQueue* queue,
   std::unique_ptr<LiveRequest> out = std::move(*it);
   queue->running.erase(it);
   NoteEndLocked(queue, *out);
-  hold_admission_ = false;
+  held_band_ = kNoBand;
   if (options_.cache != nullptr && out->kv) options_.cache->Touch(out->kv->shared_blocks());
   out->kv.reset();
   out->draft.reset();

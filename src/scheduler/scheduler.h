@@ -38,6 +38,7 @@ struct TenantTerms {
   double share = 1;           // of computing when several want it; above 0
   uint64_t memory_bytes = 0;  // of device memory for its KV; 0: no quota
   int32_t running = 0;        // requests at once; 0: SchedulerOptions::tenant_running
+  double compute = 1;         // of the engine's time at most, 0 to 1; 1: no limit
 };
 // By name; those that are not named have the defaults.
 using TenantTable = std::map<std::string, TenantTerms, std::less<>>;

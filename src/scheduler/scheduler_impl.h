@@ -51,7 +51,6 @@ class SchedulerImpl final : public Scheduler {
 
  private:
   using Finished = std::vector<std::pair<std::unique_ptr<LiveRequest>, FinishInfo>>;
-
   absl::Status AddNameLocked(const std::string& name, std::shared_ptr<engine::EngineModel> model,
                              std::shared_ptr<const engine::Adapter> adapter)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -64,8 +63,7 @@ class SchedulerImpl final : public Scheduler {
   bool RunStep(ModelQueue* queue, bool admit) ABSL_LOCKS_EXCLUDED(mutex_);
   // Gives a request its KV: empty, or begun with what the cache holds.
   void BeginKvLocked(ModelQueue* queue, LiveRequest* live) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Adopts what the cache has in device memory; then starts loading what lies below, if that pays.
-  // `again`: it looked before.
+  // Adopts what the cache has in device memory; then loads what lies below, if that pays (`load`).
   void FindKvLocked(ModelQueue* queue, LiveRequest* live, bool load, bool again)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Notes the running request that begins most like `live`, which waits for what that one computes.
@@ -150,6 +148,8 @@ class SchedulerImpl final : public Scheduler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MakeRoomInQuotaLocked(const std::vector<LiveRequest*>& step)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Who is there, for shares of computing and of places in batches.
+  void NoteTenantsLocked(View* view, int64_t now_us) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ViewLocked(View* view) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `chosen`: whose step is next, or null.
   ArbiterDecision DecideLocked(ModelQueue** chosen) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -234,8 +234,8 @@ class SchedulerImpl final : public Scheduler {
   bool wake_ ABSL_GUARDED_BY(mutex_) = false;
   bool parked_ ABSL_GUARDED_BY(mutex_) = false;
   bool loads_are_urgent_ ABSL_GUARDED_BY(mutex_) = false;  // as of the last decision
-  // A sequence gave way for memory and no other has ended since: let in, it would do so again.
-  bool hold_admission_ ABSL_GUARDED_BY(mutex_) = false;
+  // One of this band gave way for memory and none has ended since: its like would do so again.
+  int held_band_ ABSL_GUARDED_BY(mutex_) = kNoBand;
   uint64_t moving_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of KV being written down, at most
   SchedulerState totals_ ABSL_GUARDED_BY(mutex_);
 

@@ -42,7 +42,10 @@ int64_t WaitedUs(const engine::StepResult& result) {
 
 // How long a step waits for its weights.
 void Arm(const StepWork& work, tier::CancelFlag* cancel) {
-  cancel->cancelled = false;
+  // They may all have been cancelled since the decision.
+  cancel->cancelled = !work.requests.empty() &&
+                      std::all_of(work.requests.begin(), work.requests.end(),
+                                  [](const LiveRequest* live) { return live->cancelled.load(); });
   cancel->wait_until_us = work.weights_deadline_us();
   cancel->most_silence_us = kMostSilenceUs;
 }
@@ -102,7 +105,7 @@ void SchedulerImpl::AddRowsLocked(ModelQueue* queue, bool guests, int64_t now_us
   };
   if (queue->model->architecture().config().encoder) {
     for (auto& live : queue->running) {  // each text as a whole
-      if (live->guest != guests) continue;
+      if (live->guest != guests || live->paused) continue;
       if (work->prompt_rows > 0 && work->prompt_rows + live->pending() > options_.step_tokens) {
         continue;
       }
@@ -281,7 +284,7 @@ void SchedulerImpl::MeasureLocked(ModelQueue* queue, const StepWork& work, int64
 }
 
 bool SchedulerImpl::BeginStepLocked(ModelQueue* queue, bool admit, int64_t now_us, StepWork* work) {
-  if (admit && (!hold_admission_ || queue->running.empty())) AdmitLocked(queue);
+  if (admit) AdmitLocked(queue);
   if (MakeRoomBesideWeightsLocked(queue)) BuildStepLocked(queue, now_us, work);
   in_step_ = work->requests;
   Arm(*work, &step_cancel_);

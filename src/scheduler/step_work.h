@@ -103,14 +103,18 @@ struct View {
   std::vector<QueuedView> queued;
   std::vector<LiveRequest*> waiting;  // as `queued`
   std::vector<ArbiterTenant> tenants;
+  std::map<std::string_view, int32_t> tenant_index;  // of `tenants`; names are the requests'
   int32_t current = -1;
   int64_t deadline_us = 0;  // the first at which a waiting request gives up; 0: none
+  int64_t paused_us = -1;   // until the first of the tenants that may compute nothing now; -1: none
   struct Seen {
-    int band = 0;            // the best of its requests
+    int band = kNoBand;      // the best of its requests
+    bool paused = false;     // it may compute nothing now
     double promised_us = 0;  // what its prompts will take
   };
   std::vector<Seen> seen;  // of `tenants`
 
+  void NotePause(int64_t us) { paused_us = paused_us < 0 ? us : std::min(paused_us, us); }
   void NoteDeadline(int64_t us) {
     if (us > 0 && (deadline_us == 0 || us < deadline_us)) deadline_us = us;
   }
@@ -120,6 +124,14 @@ struct View {
 // decode, by somebody whose contract ends, or for long enough.
 bool LoadsAreUrgent(const ArbiterOptions& options, const View& view,
                     std::span<const int32_t> coming, int64_t now_us);
+
+// The most that a step of which the end was not waited for can have computed of the `took_us` that
+// it ran: the rest it waited for weights. By what its rows took lately; what is not known counts in
+// full, unless weights were missing.
+int64_t ComputedUs(const ModelQueue& queue, const StepWork& work, int64_t took_us);
+
+// Tells the tier manager whether the model has work, and of which band (kNoBand: it has none).
+void TellAtWork(ModelQueue* queue, int band, tier::TierManager* manager);
 
 // Tells the tier manager that a step begins.
 void AnnounceStep(const ModelQueue& queue, const StepWork& work, tier::TierManager* manager);

@@ -20,12 +20,14 @@ void SchedulerImpl::SetTenants(TenantTable tenants) {
     }
   }
   terms_ = std::move(tenants);
-  std::map<std::string, double, std::less<>> weights;
+  std::map<std::string, double, std::less<>> weights, limits;
   for (const auto& [name, terms] : terms_) {
     if (terms.memory_bytes > 0) manager.SetTenantQuota(name, terms.memory_bytes);
     weights[name] = terms.share;
+    if (terms.compute < 1) limits[name] = terms.compute;
   }
   shares_.SetWeights(std::move(weights));
+  shares_.SetLimits(std::move(limits));
   wake_ = true;
 }
 
@@ -95,9 +97,9 @@ void SchedulerImpl::HoldGuestsLocked(View* view, int64_t now_us) {
         realtime_live_ |= live->request->sla == SlaClass::kRealtime;
       }
     }
-    // One of many tells enough: those who wait are let in by the arbiter's order.
-    if (!model.favoured && !queue->waiting.empty()) {
-      model.favoured = !is_guest(*queue->waiting.front());
+    if (!model.favoured) {
+      model.favoured = std::any_of(queue->waiting.begin(), queue->waiting.end(),
+                                   [&](const auto& live) { return !is_guest(*live); });
     }
     models.push_back(model);
   }

@@ -8,6 +8,7 @@
 #ifndef TERRACE_SERVER_CONFIG_H_
 #define TERRACE_SERVER_CONFIG_H_
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -51,6 +52,7 @@ struct TenantConfig {
   double share = 1;           // of computing, against other tenants'
   uint64_t memory_bytes = 0;  // of device memory for its KV; 0: no quota
   int32_t running = 0;        // requests at once; 0: scheduler.tenant_running
+  double compute = 1;         // of the engine's time at most; 1: no limit
 };
 
 struct Config {
@@ -68,6 +70,9 @@ struct Config {
     uint64_t max_body_bytes = 16 * kMiB;
     int64_t drain_timeout_us = 30'000'000;
     bool supervise = true;
+    int32_t cgroup_cpu_weight = 0;  // these three: see os::CgroupLimits; 0: off
+    double cgroup_cpus = 0;
+    uint64_t cgroup_memory_high = 0;
   } server;
   struct {
     std::string required = "auto";  // auto, always or never
@@ -104,6 +109,8 @@ struct Config {
     int64_t max_wait_us = 2'000'000;
     double stretch = 1.7;
     double decode_slowdown = 0.1;  // 0: off
+    // Of realtime, standard and batch requests, and of what is fetched ahead.
+    std::array<double, 4> link_shares = {100, 25, 5, 1};
     int64_t aging_us = 30'000'000;
     int64_t min_residency_us = 0;
     double qps_weight = 0.7;

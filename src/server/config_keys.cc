@@ -1,5 +1,6 @@
 // The table of configuration keys.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/status.h"
 #include "server/config.h"
@@ -69,6 +70,37 @@ const ConfigKey kKeys[] = {
      "crashes or hangs; the ports stay open meanwhile. off: that is left to whoever started it.",
      [](string_view t, Config* c) { return SetSwitch(t, &c->server.supervise); },
      [](In c) { return SwitchText(c.server.supervise); }},
+    {"server.cgroup.cpu_weight", "number or off", "off",
+     "cpu.weight (1 to 10000; others have 100) of a control group of its own that the server moves "
+     "to at start, where it may (cgroup v2, delegated to it alone); where not, the log says why.",
+     [](string_view t, Config* c) {
+       c->server.cgroup_cpu_weight = 0;
+       if (t == "off") return absl::OkStatus();
+       return SetInteger(t, 1, 10'000, &c->server.cgroup_cpu_weight);
+     },
+     [](In c) {
+       const int32_t weight = c.server.cgroup_cpu_weight;
+       return weight == 0 ? std::string("off") : fmt::format("{}", weight);
+     }},
+    {"server.cgroup.cpus", "number or off", "off",
+     "The most processors' time that the whole server may take (cpu.max of that group), such as "
+     "1.5.",
+     [](string_view t, Config* c) {
+       c->server.cgroup_cpus = 0;
+       if (t == "off") return absl::OkStatus();
+       return SetNumbers(t, 0.01, 4096, {&c->server.cgroup_cpus, 1});
+     },
+     [](In c) {
+       const double cpus = c.server.cgroup_cpus;
+       return cpus == 0 ? std::string("off") : fmt::format("{}", cpus);
+     }},
+    {"server.cgroup.memory_high", "size or off", "off",
+     "Host memory of the whole server above which the kernel slows it down and takes pages back "
+     "(memory.high of that group); more than the budgets of `memory` together.",
+     [](string_view t, Config* c) {
+       return SetBytesOrOff(t, 64 * kMiB, &c->server.cgroup_memory_high);
+     },
+     [](In c) { return BytesOrOff(c.server.cgroup_memory_high); }},
 
     {"auth.required", "auto, always or never", "auto",
      "Whether requests need an API key. auto: once `terrace key add` has made one, and always "
@@ -239,6 +271,11 @@ const ConfigKey kKeys[] = {
      "Weight of waiting time when the next model is chosen: who has waited longest comes first.",
      [](string_view t, Config* c) { return SetWeight(t, &c->scheduler.latency_weight); },
      [](In c) { return fmt::format("{}", c.scheduler.latency_weight); }},
+    {"scheduler.link_shares", "four numbers", "100 25 5 1",
+     "How realtime, standard and batch requests, and what is fetched ahead of any, divide a link "
+     "(disk, source, device) while several of them wait for bytes.",
+     [](string_view t, Config* c) { return SetNumbers(t, 0.01, 1e6, c->scheduler.link_shares); },
+     [](In c) { return fmt::format("{}", fmt::join(c.scheduler.link_shares, " ")); }},
     {"scheduler.tenant_running", "number", "0",
      "Most requests of one tenant that run at once; 0 sets no limit.",
      [](string_view t, Config* c) {

@@ -46,6 +46,15 @@ const TenantConfigKey kKeys[] = {
        return absl::OkStatus();
      },
      [](In c) { return c.memory_bytes > 0 ? BytesText(c.memory_bytes) : "off"; }},
+    {"compute", "share or off", "off",
+     "The most of the engine's time that its requests may take, also when nobody else wants it, "
+     "such as 0.25; averaged over a few seconds. off: what is left.",
+     [](string_view t, TenantConfig* c) {
+       if (t != "off") return SetRatio(t, &c->compute);
+       c->compute = 1;
+       return absl::OkStatus();
+     },
+     [](In c) { return c.compute < 1 ? fmt::format("{}", c.compute) : std::string("off"); }},
     {"running", "number", "0",
      "The most of its requests that run at once; 0: what scheduler.tenant_running says.",
      [](string_view t, TenantConfig* c) { return SetInteger(t, 0, 100'000, &c->running); },

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <vector>
 
 #include "base/status.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "server/cidr.h"
 #include "server/config.h"
@@ -73,6 +76,25 @@ absl::Status SetFactor(string_view text, double* out) {
     return Invalid(fmt::format("'{}' is not a factor: write a number above 1, or off", text));
   }
   *out = value;
+  return absl::OkStatus();
+}
+
+absl::Status SetNumbers(string_view text, double low, double high, std::span<double> out) {
+  std::vector<double> values;
+  bool good = true;
+  for (const string_view part : Split(text, ' ')) {
+    if (part.empty()) continue;
+    double value = 0;
+    auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
+    good &= error == std::errc() && end == part.data() + part.size();
+    good &= value >= low && value <= high;
+    values.push_back(value);
+  }
+  if (!good || values.size() != out.size()) {
+    const std::string what = out.size() == 1 ? "a number" : fmt::format("{} numbers", out.size());
+    return Invalid(fmt::format("'{}' is not {} from {} to {}", text, what, low, high));
+  }
+  std::copy(values.begin(), values.end(), out.begin());
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -23,6 +24,8 @@ absl::Status SetRatio(std::string_view text, double* out);
 absl::Status SetWeight(std::string_view text, double* out);
 // Above 1, or off (0).
 absl::Status SetFactor(std::string_view text, double* out);
+// As many numbers as `out` has, from `low` to `high`, with spaces between; one of them: a number.
+absl::Status SetNumbers(std::string_view text, double low, double high, std::span<double> out);
 absl::Status SetBytes(std::string_view text, uint64_t low, uint64_t* out);
 // `off` is 0 of these two.
 absl::Status SetBytesOrOff(std::string_view text, uint64_t low, uint64_t* out);

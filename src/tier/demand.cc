@@ -33,11 +33,19 @@ void TierManagerImpl::MeasurePassLocked(Model& model, uint32_t segment) {
   }
 }
 
-void TierManagerImpl::SetAtWork(ModelId id, bool at_work) {
+void TierManagerImpl::SetAtWork(ModelId id, bool at_work, LinkClass link_class) {
   absl::MutexLock lock(&mutex_);
   Model* model = FindLocked(id);
   if (model == nullptr) return;
   model->at_work = at_work;
+  if (std::exchange(model->link_class, link_class) != link_class) {
+    for (const auto& [number, load] : loads_) {
+      if (load->model != model) continue;
+      for (TransferQueue* queue : {&disk_, &source_, &copy_}) {
+        queue->SetLinkClass(number, link_class);
+      }
+    }
+  }
   if (!at_work) model->unreported = absl::OkStatus();
 }
 

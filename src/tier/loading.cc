@@ -183,7 +183,10 @@ void TierManagerImpl::Locate(const std::shared_ptr<Load>& load) {
   } else if (load->place.file != nullptr) {
     for (uint32_t i = 0; i < load->runs.size(); ++i) QueueLocked(disk_, *load, i);
   } else {
-    source_.Push({.owner = load->id, .bytes = bytes, .priority = load->priority});
+    source_.Push({.owner = load->id,
+                  .bytes = bytes,
+                  .priority = load->priority,
+                  .link_class = load->model->link_class});
   }
 }
 
@@ -207,7 +210,10 @@ void TierManagerImpl::AskSourceLocked(Load& load) {
       return FailLocked(load, InLoad(load, status));
     }
   }
-  source_.Push({.owner = load.id, .bytes = bytes, .priority = load.priority});
+  source_.Push({.owner = load.id,
+                .bytes = bytes,
+                .priority = load.priority,
+                .link_class = load.model->link_class});
 }
 
 // Checks what the source says and joins neighbours. Only the thread that locates touches these
@@ -435,6 +441,7 @@ void TierManagerImpl::QueueLocked(TransferQueue& queue, const Load& load, uint32
               .index = run,
               .bytes = load.runs[run].bytes,
               .priority = load.priority,
+              .link_class = load.model->link_class,
               .bulk = &queue == &disk_ || load.from_host});
 }
 

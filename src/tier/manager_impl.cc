@@ -47,10 +47,11 @@ TierManagerImpl::TierManagerImpl(const TierManagerOptions& options, device::Devi
       host_arena_(device, std::clamp(options.host_budget_bytes / 16, kLeastChunk, kMostChunk)),
       disk_({.name = unified_ ? "disk-to-device" : "disk-to-host",
              .depth = options.read_depth,
-             .least_depth = kLeastReads},
+             .least_depth = kLeastReads,
+             .shares = options.link_shares},
             clock),
-      source_({"source-to-device", 1}, clock),
-      copy_({"host-to-device", kCopyDepth}, clock),
+      source_({.name = "source-to-device", .depth = 1, .shares = options.link_shares}, clock),
+      copy_({.name = "host-to-device", .depth = kCopyDepth, .shares = options.link_shares}, clock),
       brake_(options.decode_slowdown) {}
 
 TierManagerImpl::~TierManagerImpl() {

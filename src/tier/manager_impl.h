@@ -62,7 +62,7 @@ class TierManagerImpl {
   void EvictModel(ModelId model);
   void Lease(ModelId model, int64_t until_us);
   void NoteRequest(ModelId model);
-  void SetAtWork(ModelId model, bool at_work);
+  void SetAtWork(ModelId model, bool at_work, LinkClass link_class);
   AwaitedStore Awaited(ModelId model) const;
   void StepBegins(const ComputeStep& step);
   void StepEnds(int64_t busy_us);

@@ -16,6 +16,7 @@
 #include "device/pinned_range.h"
 #include "os/mapping.h"
 #include "tier/ledger.h"
+#include "tier/link_class.h"
 #include "tier/policy.h"
 #include "tier/types.h"
 
@@ -73,7 +74,8 @@ struct Model {
   uint64_t evictions = 0;
   UseHistory history;
   int64_t leased_until_us = 0;
-  bool at_work = false;     // has requests, between whose steps it is not pinned
+  bool at_work = false;  // has requests, between whose steps it is not pinned
+  LinkClass link_class = LinkClass::kStandard;  // of those requests
   absl::Status unreported;  // why a load failed that only requests between steps waited for
   // A pass of execution over the resident model, measured: how much of a load its head could hide.
   int64_t pass_began_us = -1;  // -1: none under way, or a load got in its way

@@ -148,7 +148,9 @@ void TierManager::StepBegins(const ComputeStep& step) { impl_->StepBegins(step);
 void TierManager::StepEnds(int64_t busy_us) { impl_->StepEnds(busy_us); }
 void TierManager::NoteRequest(ModelId model) { impl_->NoteRequest(model); }
 
-void TierManager::SetAtWork(ModelId model, bool at_work) { impl_->SetAtWork(model, at_work); }
+void TierManager::SetAtWork(ModelId model, bool at_work, LinkClass link_class) {
+  impl_->SetAtWork(model, at_work, link_class);
+}
 
 AwaitedStore TierManager::Awaited(ModelId model) const { return impl_->Awaited(model); }
 

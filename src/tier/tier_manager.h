@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "tier/compute_step.h"
 #include "tier/handles.h"
+#include "tier/link_class.h"
 #include "tier/snapshot.h"
 #include "tier/types.h"
 
@@ -59,6 +60,8 @@ struct TierManagerOptions {
   // By which share of its time a step of streams may grow because weights of other models move
   // meanwhile; 0: they move as fast as they can.
   double decode_slowdown = 0.1;
+  // How classes of requests divide a link among them.
+  LinkShares link_shares = {};
   // Told, on any thread, the address of each piece of memory that Allocate gave, before anyone else
   // may have it. May be empty.
   std::function<void(const std::byte*)> freed;
@@ -163,8 +166,9 @@ class TierManager {
   // eviction policies and predictions go; else uses are guessed from accesses (UseHistory).
   void NoteRequest(ModelId model);
   // It has requests: between two of their steps it is in use, however short its hot_keep_time, and
-  // the failure of a load that nobody waits for is told to the next Acquire.
-  void SetAtWork(ModelId model, bool at_work);
+  // the failure of a load that nobody waits for is told to the next Acquire. What of its weights
+  // moves from now on, and what waits to, moves for requests of `link_class` (the best of theirs).
+  void SetAtWork(ModelId model, bool at_work, LinkClass link_class);
   // The store that the model's loads wait for, if any.
   AwaitedStore Awaited(ModelId model) const;
 

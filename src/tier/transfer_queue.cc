@@ -31,26 +31,30 @@ size_t TransferQueue::MostUnderWay() const {
                             std::min<size_t>(options_.least_depth, depth), depth);
 }
 
-TransferQueue::Class& TransferQueue::ClassOf(const Transfer& transfer) {
+TransferQueue::Waiting& TransferQueue::PlaceOf(const Transfer& transfer) {
+  const bool ahead = transfer.priority >= Priority::kPredicted;
+  Class& to = classes_[static_cast<size_t>(ahead ? LinkClass::kAhead : transfer.link_class)];
   const bool may_be_held = transfer.bulk && transfer.priority != Priority::kDemand;
-  return (may_be_held ? bulk_classes_ : classes_)[static_cast<size_t>(transfer.priority)];
+  return (may_be_held ? to.bulk : to.waiting)[static_cast<size_t>(transfer.priority)];
 }
 
 size_t TransferQueue::bulk_waiting() const {
   size_t count = 0;
-  for (const Class& each : bulk_classes_) count += each.by_age.size();
+  for (const Class& of : classes_) {
+    for (const Waiting& each : of.bulk) count += each.by_age.size();
+  }
   return count;
 }
 
 void TransferQueue::Insert(const Transfer& transfer) {
-  Class& to = ClassOf(transfer);
+  Waiting& to = PlaceOf(transfer);
   to.by_age[transfer.sequence] = transfer.deadline_us;
   to.by_deadline[{transfer.deadline_us, transfer.sequence}] = transfer;
   ++waiting_;
   waiting_bytes_ += transfer.bytes;
 }
 
-Transfer TransferQueue::Remove(Class& from,
+Transfer TransferQueue::Remove(Waiting& from,
                                std::map<std::pair<int64_t, uint64_t>, Transfer>::iterator at) {
   Transfer transfer = at->second;
   from.by_age.erase(transfer.sequence);
@@ -67,23 +71,20 @@ void TransferQueue::Push(Transfer transfer) {
   Insert(transfer);
 }
 
-std::optional<Transfer> TransferQueue::Start(bool hold_bulk) {
-  if (hold_bulk && bulk_waiting() > 0) window_held_ = true;
-  if (!CanStart()) return std::nullopt;
-  const int64_t now = clock_->NowUs();
-  Class* best = nullptr;
+TransferQueue::Next TransferQueue::NextOf(Class& of, bool hold_bulk, int64_t now_us) const {
+  Waiting* best = nullptr;
   int64_t best_rank = 0;
   uint64_t best_sequence = 0;
   bool best_aged = false;
-  auto consider = [&](Class& candidate, int64_t priority) {
+  auto consider = [&](Waiting& candidate, int64_t priority) {
     if (candidate.by_age.empty()) return;
     const auto [sequence, deadline] = *candidate.by_age.begin();
     const Transfer& oldest = candidate.by_deadline.at({deadline, sequence});
-    const int64_t steps = std::max<int64_t>(0, now - oldest.asked_us) / options_.aging_us;
+    const int64_t steps = std::max<int64_t>(0, now_us - oldest.asked_us) / options_.aging_us;
     const int64_t rank = std::max<int64_t>(0, priority - steps);
     const bool aged = rank < priority;
     // Of equals the one that was asked for first: a promoted transfer does get its turn. Where
-    // nobody was promoted, the two halves of a class are one.
+    // nobody was promoted, the two halves of a priority are one.
     const bool halves = best != nullptr && rank == best_rank && !aged && !best_aged;
     if (best == nullptr || rank < best_rank ||
         (rank == best_rank && aged && sequence < best_sequence) ||
@@ -95,13 +96,45 @@ std::optional<Transfer> TransferQueue::Start(bool hold_bulk) {
     }
   };
   for (size_t i = 0; i < kPriorityCount; ++i) {
-    consider(classes_[i], static_cast<int64_t>(i));
-    if (!hold_bulk) consider(bulk_classes_[i], static_cast<int64_t>(i));
+    consider(of.waiting[i], static_cast<int64_t>(i));
+    if (!hold_bulk) consider(of.bulk[i], static_cast<int64_t>(i));
   }
-  if (best == nullptr) return std::nullopt;
-  auto at = best_aged ? best->by_deadline.find({best->by_age.begin()->second, best_sequence})
-                      : best->by_deadline.begin();
-  Transfer transfer = Remove(*best, at);
+  if (best == nullptr) return {};
+  return {best, best_aged ? best->by_deadline.find({best->by_age.begin()->second, best_sequence})
+                          : best->by_deadline.begin()};
+}
+
+TransferQueue::Next TransferQueue::Choose(bool hold_bulk, int64_t now_us) {
+  Next best;
+  Class* of = nullptr;
+  double best_end = 0;
+  for (size_t i = 0; i < kLinkClassCount; ++i) {
+    Class& each = classes_[i];
+    const Next next = NextOf(each, hold_bulk, now_us);
+    if (next.from == nullptr) {
+      each.served = std::max(each.served, served_);  // what it does not use now it does not save
+      continue;
+    }
+    const double end = each.served + static_cast<double>(next.at->second.bytes) /
+                                         options_.shares[static_cast<LinkClass>(i)];
+    if (of != nullptr && end >= best_end) continue;
+    best = next;
+    of = &each;
+    best_end = end;
+  }
+  if (of == nullptr) return best;
+  served_ = std::max(served_, of->served);
+  of->served = best_end;
+  return best;
+}
+
+std::optional<Transfer> TransferQueue::Start(bool hold_bulk) {
+  if (hold_bulk && bulk_waiting() > 0) window_held_ = true;
+  if (!CanStart()) return std::nullopt;
+  const int64_t now = clock_->NowUs();
+  const Next next = Choose(hold_bulk, now);
+  if (next.from == nullptr) return std::nullopt;
+  Transfer transfer = Remove(*next.from, next.at);
   transfer.started_us = now;
   transfer.started_alone = under_way_ == 0;
   if (under_way_++ == 0) {
@@ -160,12 +193,14 @@ void TransferQueue::Measure(const Transfer& transfer, int64_t now_us) {
 std::vector<Transfer> TransferQueue::TakeOwner(uint64_t owner) {
   NoteBusy(clock_->NowUs());
   std::vector<Transfer> taken;
-  for (auto* classes : {&classes_, &bulk_classes_}) {
-    for (Class& from : *classes) {
-      for (auto at = from.by_deadline.begin(); at != from.by_deadline.end();) {
-        auto next = std::next(at);
-        if (at->second.owner == owner) taken.push_back(Remove(from, at));
-        at = next;
+  for (Class& of : classes_) {
+    for (auto* waiting : {&of.waiting, &of.bulk}) {
+      for (Waiting& from : *waiting) {
+        for (auto at = from.by_deadline.begin(); at != from.by_deadline.end();) {
+          auto next = std::next(at);
+          if (at->second.owner == owner) taken.push_back(Remove(from, at));
+          at = next;
+        }
       }
     }
   }
@@ -176,6 +211,15 @@ size_t TransferQueue::SetPriority(uint64_t owner, Priority priority) {
   std::vector<Transfer> taken = TakeOwner(owner);
   for (Transfer& transfer : taken) {
     transfer.priority = priority;
+    Insert(transfer);
+  }
+  return taken.size();
+}
+
+size_t TransferQueue::SetLinkClass(uint64_t owner, LinkClass link_class) {
+  std::vector<Transfer> taken = TakeOwner(owner);
+  for (Transfer& transfer : taken) {
+    transfer.link_class = link_class;
     Insert(transfer);
   }
   return taken.size();

@@ -1,10 +1,14 @@
 // The order in which one link's transfers run, and what the link is measured to give. Pure
 // book-keeping: it moves no bytes; its user asks for the next transfer, moves it, and says so.
 //
-// Order: most urgent class first, earliest deadline first inside a class, then first asked. A
-// transfer that has waited `aging_us` counts as one class more urgent, and again after each further
-// `aging_us`, so that nothing starves. At most `depth` transfers are under way (back-pressure),
-// fewer towards the end.
+// The link is divided among classes (LinkClass) by weighted fair queueing: while several have bytes
+// waiting, each gets bytes in proportion to its share, and what one did not use is not made up for
+// later. Transfers of kPredicted and below belong to kAhead, whoever may come to need them.
+//
+// Order inside a class: most urgent priority first, earliest deadline first among equals, then
+// first asked. A transfer that has waited `aging_us` counts as one priority more urgent, and again
+// after each further `aging_us`, so that nothing starves. At most `depth` transfers are under way
+// (back-pressure), fewer towards the end.
 //
 // Not thread-safe: guarded by its user's lock.
 #ifndef TERRACE_TIER_TRANSFER_QUEUE_H_
@@ -19,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "tier/link_class.h"
 #include "tier/types.h"
 
 namespace terrace {
@@ -35,6 +40,7 @@ struct Transfer {
   uint32_t index = 0;  // which of the owner's transfers
   uint64_t bytes = 0;
   Priority priority = Priority::kDemand;
+  LinkClass link_class = LinkClass::kStandard;
   int64_t deadline_us = kNoDeadline;
   // Weights, which may have to wait while others compute unless somebody waits for them (kDemand).
   bool bulk = false;
@@ -53,6 +59,7 @@ struct TransferQueueOptions {
   // no more than half of what is left is under way, down to this many: who waits has most of it
   // early and works on that while the rest comes. 0: `depth` to the end.
   uint32_t least_depth = 0;
+  LinkShares shares = {};
 };
 
 class TransferQueue {
@@ -71,8 +78,9 @@ class TransferQueue {
   // A transfer under way has ended; `moved` false if it failed (it then says nothing of the link).
   void Finish(const Transfer& transfer, bool moved);
 
-  // Both touch only what waits; they return how many transfers that was.
+  // These touch only what waits; they return how many transfers that was.
   size_t SetPriority(uint64_t owner, Priority priority);
+  size_t SetLinkClass(uint64_t owner, LinkClass link_class);
   size_t Cancel(uint64_t owner);
 
   bool CanStart() const { return waiting_ > 0 && under_way_ < MostUnderWay(); }
@@ -88,14 +96,28 @@ class TransferQueue {
 
  private:
   size_t MostUnderWay() const;
-  // Waiting transfers of one class: by deadline, and by the order asked.
-  struct Class {
+  // Waiting transfers of one priority: by deadline, and by the order asked.
+  struct Waiting {
     std::map<std::pair<int64_t, uint64_t>, Transfer> by_deadline;
     std::map<uint64_t, int64_t> by_age;  // sequence to deadline
   };
-  Transfer Remove(Class& from, std::map<std::pair<int64_t, uint64_t>, Transfer>::iterator at);
+  // One class: what waits, and how far it has been served, in bytes for a share of 1.
+  struct Class {
+    std::array<Waiting, kPriorityCount> waiting;
+    std::array<Waiting, kPriorityCount> bulk;  // [kDemand] stays empty
+    double served = 0;
+  };
+  // The next of a class.
+  struct Next {
+    Waiting* from = nullptr;  // null: nothing of it may start
+    std::map<std::pair<int64_t, uint64_t>, Transfer>::iterator at;
+  };
+  Transfer Remove(Waiting& from, std::map<std::pair<int64_t, uint64_t>, Transfer>::iterator at);
   void Insert(const Transfer& transfer);
-  Class& ClassOf(const Transfer& transfer);
+  Waiting& PlaceOf(const Transfer& transfer);
+  Next NextOf(Class& of, bool hold_bulk, int64_t now_us) const;
+  // The one to start, whose class is then charged for it.
+  Next Choose(bool hold_bulk, int64_t now_us);
   std::vector<Transfer> TakeOwner(uint64_t owner);
   void Measure(const Transfer& transfer, int64_t now_us);
   double BusyShareAt(int64_t now_us) const;
@@ -104,8 +126,8 @@ class TransferQueue {
 
   const TransferQueueOptions options_;
   const Clock* const clock_;
-  std::array<Class, kPriorityCount> classes_;
-  std::array<Class, kPriorityCount> bulk_classes_;  // [kDemand] stays empty
+  std::array<Class, kLinkClassCount> classes_;
+  double served_ = 0;  // where the class that started last stood: who comes begins there
   size_t waiting_ = 0;
   size_t expected_ = 0;
   uint64_t waiting_bytes_ = 0;

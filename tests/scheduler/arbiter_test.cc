@@ -252,6 +252,27 @@ TEST(Arbiter, WhoHasTheTurnStepsNowAndThenWhateverStepsBeside) {
   EXPECT_EQ(world.Decide().model, 0);
 }
 
+TEST(Arbiter, NobodyIsKeptFromTheTurnForEverByWhoStepsBesideIt) {
+  World world = ThreeForTwo();
+  for (const bool busy : {true, false}) {
+    SCOPED_TRACE(busy);
+    if (!busy) {
+      world.models[0].running = 0;
+      std::erase_if(world.queued, [](const QueuedView& each) { return each.model == 0; });
+    }
+    world.now_us = world.models[1].waiting_since_us + 2 * world.options.max_wait_us - 1;
+    world.models[0].waiting_since_us = world.models[2].waiting_since_us = world.now_us;
+    EXPECT_EQ(world.Decide().model, 2);
+    EXPECT_TRUE(world.Decide().aside);
+    ++world.now_us;
+    EXPECT_EQ(world.Decide().model, 1);
+    EXPECT_FALSE(world.Decide().aside) << "it takes the turn";
+    world.options.min_residency_us = world.now_us + 1;
+    EXPECT_EQ(world.Decide().model, 2) << "the turn is still new";
+    world.options.min_residency_us = 0;
+  }
+}
+
 TEST(Arbiter, EqualsByAgingTakeTurnsByStepBesideEachOther) {
   World world = ThreeForTwo();
   world.options.aging_us = 50 * kMs;

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "scheduler/fixture.h"
+#include "scheduler/shares.h"
 #include "scheduler/step_work.h"
 
 namespace terrace::scheduler {
@@ -106,6 +109,47 @@ TEST_F(GivingWayTest, AWorseClassGivesWayForKvRoomAndAnEqualOneDoesNot) {
   }
 }
 
+// Who gave way for a realtime request holds up those of its own class until somebody ends, not the
+// next realtime request, for which another one gives way.
+TEST_F(GivingWayTest, ASecondRealtimeRequestDoesNotWaitForTheEndOfTheFirst) {
+  constexpr int32_t kTokens = 300;
+  Random random(9);
+  SchedulerOptions options;
+  options.step_tokens = 16;
+  Start(64 * kMiB, options);
+  Add("qwen3");
+  Answer("alone", "qwen3", RandomPrompt(random, 20), kTokens);
+  const uint64_t kv_bytes = uint64_t{20 + kTokens} * kKiB;
+  const uint64_t workspace = rig_->engine().workspace_bytes();
+  Stop();
+  std::filesystem::remove_all(folder_.path());
+  Start(weight_bytes_["qwen3"] + workspace + kv_bytes * 5 / 2, options);
+  Add("qwen3");
+  std::vector<std::shared_ptr<WaitingSink::State>> batch, realtime;
+  for (const char* id : {"b1", "b2"}) {
+    batch.push_back(Begin(id, RandomPrompt(random, 20), kTokens, SlaClass::kBatch));
+  }
+  batch[0]->five.WaitForNotification();
+  batch[0]->go_on.Notify();
+  batch[1]->five.WaitForNotification();  // both are in
+  realtime.push_back(Begin("r1", RandomPrompt(random, 20), kTokens, SlaClass::kRealtime));
+  batch[1]->go_on.Notify();
+  realtime[0]->five.WaitForNotification();
+  realtime.push_back(Begin("r2", RandomPrompt(random, 20), kTokens, SlaClass::kRealtime));
+  realtime[0]->go_on.Notify();
+  realtime[1]->five.WaitForNotification();
+  EXPECT_FALSE(realtime[0]->finished.HasBeenNotified()) << "the second waited for its end";
+  EXPECT_FALSE(batch[0]->finished.HasBeenNotified());
+  EXPECT_FALSE(batch[1]->finished.HasBeenNotified());
+  realtime[1]->go_on.Notify();
+  for (const auto& each : {realtime[0], realtime[1], batch[0], batch[1]}) {
+    each->finished.WaitForNotification();
+    EXPECT_TRUE(each->info.status.ok()) << each->info.status;
+    EXPECT_EQ(each->tokens.size(), static_cast<size_t>(kTokens));
+  }
+  EXPECT_EQ(Preemptions(), 2);
+}
+
 // Looks at what a tenant holds at each token of its own, and notes in which order requests end.
 class WatchingSink final : public TokenSink {
  public:
@@ -166,6 +210,41 @@ TEST_F(GivingWayTest, ATenantsKvStaysWithinItsQuotaAndOthersDoNotWaitForIt) {
   EXPECT_EQ(order->ended, (std::vector<std::string>{"wide", "first", "second"}));
   EXPECT_GT(most, uint64_t{kTokens} * kKiB);
   EXPECT_LE(most, kQuota);
+}
+
+// A tenant pauses when it has computed what its limit allows, also alone, and nobody pauses with
+// it. Bounds that hold however slow the machine is: what is slow counts as computing, too.
+TEST_F(GivingWayTest, ATenantComputesNoMoreThanItsLimit) {
+  constexpr int32_t kTokens = 60;
+  constexpr double kLimit = 0.2;
+  Start(64 * kMiB);
+  Add("qwen3");
+  scheduler_->SetTenants({{"narrow", {.compute = kLimit}}});
+  auto order = std::make_shared<Order>();
+  auto ask = [&](const std::string& name, int32_t tokens, std::function<void()> look) {
+    auto request = MakeRequest(name, "qwen3", {1, 2, 3, 4, 5}, tokens);
+    request->tenant = name;
+    request->sink = std::make_unique<WatchingSink>(name, std::move(look), order);
+    const absl::Status status = scheduler_->Submit(std::move(request));
+    EXPECT_TRUE(status.ok()) << status;
+  };
+  const int64_t begin_us = rig_->clock().NowUs();
+  absl::Notification half;
+  int at = 0;
+  ask("narrow", kTokens, [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (++at == kTokens / 2) half.Notify();
+  });
+  half.WaitForNotification();
+  ask("wide", 200, [] {});
+  const auto both = [&] { return order->ended.size() == 2; };
+  absl::MutexLock lock(&order->mutex);
+  order->mutex.Await(absl::Condition(&both));
+  const double took_us = static_cast<double>(rig_->clock().NowUs() - begin_us);
+  EXPECT_EQ(order->ended.front(), "wide") << "it had to wait for the pauses of the other";
+  // The last step may begin with all but nothing left.
+  constexpr double kComputedUs = (kTokens - 1) * 20e3;
+  EXPECT_GE(took_us, (kComputedUs - ComputeShares::kBurstUs) / kLimit);
 }
 
 TEST(GiveUpFor, StreamsStopInTheMiddleOfAStepForRealtimeRequestsOnly) {

@@ -144,14 +144,50 @@ TEST(ComputeShares, WorseClassesWaitForAMomentWithoutRealtimeRequests) {
   EXPECT_FALSE(shares.GuestsMayRun(true, kSecond + ComputeShares::kMostHeldUs + 1));
 }
 
+TEST(ComputeShares, ALimitHoldsAlsoWhenNobodyElseIsThere) {
+  ComputeShares shares;
+  shares.SetLimits({{"narrow", 0.25}});
+  int64_t now_us = kSecond;
+  shares.See("narrow", 1, now_us);
+  shares.See("wide", 1, now_us);
+  // Steps of 40 ms, whenever it may.
+  const int64_t begin_us = now_us, end_us = now_us + 60 * kSecond;
+  double had_us = 0, had_at_once_us = 0;
+  while (now_us < end_us) {
+    const int64_t paused_us = shares.PausedUs("narrow", now_us);
+    if (paused_us > 0 && had_at_once_us == 0) had_at_once_us = had_us;
+    now_us += paused_us;
+    ASSERT_EQ(shares.PausedUs("narrow", now_us), 0) << "it may at the time that was told";
+    now_us += 40 * kMs;
+    shares.Charge("narrow", 40 * kMs, now_us);
+    had_us += 40 * kMs;
+    shares.Charge("wide", 40 * kMs, now_us);
+    ASSERT_EQ(shares.PausedUs("wide", now_us), 0);
+  }
+  // What may be saved up, with what comes meanwhile and the last step.
+  EXPECT_GE(had_at_once_us, ComputeShares::kBurstUs);
+  EXPECT_LE(had_at_once_us, ComputeShares::kBurstUs / 0.75 + 40 * kMs);
+  const double time_us = static_cast<double>(now_us - begin_us);
+  EXPECT_LE(had_us, 0.25 * time_us + ComputeShares::kBurstUs + 40 * kMs);
+  EXPECT_GE(had_us, 0.25 * time_us - 40 * kMs);
+  // A pause is not saved up beyond that, and a limit that is taken away is gone.
+  now_us += 1000 * kSecond;
+  shares.Charge("narrow", ComputeShares::kBurstUs + 1, now_us);
+  EXPECT_GT(shares.PausedUs("narrow", now_us), 0);
+  shares.SetLimits({});
+  EXPECT_EQ(shares.PausedUs("narrow", now_us), 0);
+}
+
 TEST(ComputeShares, NamesFromClientsDoNotFillMemory) {
   ComputeShares shares;
-  for (int i = 0; i < 20'000; ++i) {
+  for (int i = 0; i < 6'000; ++i) {
     const std::string name = "t" + std::to_string(i);
     shares.See(name, 1, kSecond + i);
     shares.Charge(name, 1e6, kSecond + i);
   }
   EXPECT_LE(shares.tenants(), 4096u);
+  EXPECT_GE(shares.tenants(), 2048u) << "no more are forgotten than need be";
+  EXPECT_GT(shares.Used("t5999", kSecond + 6'000), 9e5) << "the last ones are known";
 }
 
 }  // namespace

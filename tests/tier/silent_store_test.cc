@@ -49,7 +49,7 @@ class SilentStoreTest : public TierManagerTest {
 
 TEST_P(SilentStoreTest, IsToldAndNobodyWaitsLongerThanTheyMay) {
   EXPECT_FALSE(manager_->Snapshot().waits_for_store);
-  manager_->SetAtWork(model_, true);
+  manager_->SetAtWork(model_, true, LinkClass::kStandard);
   CancelFlag until;
   until.wait_until_us = manual_.NowUs() + 1000;
   std::thread later([&] {
@@ -77,7 +77,7 @@ TEST_P(SilentStoreTest, IsToldAndNobodyWaitsLongerThanTheyMay) {
 }
 
 TEST_P(SilentStoreTest, TheFailureOfALoadThatNobodyWaitsForIsToldToTheNext) {
-  manager_->SetAtWork(model_, true);
+  manager_->SetAtWork(model_, true, LinkClass::kStandard);
   CancelFlag silence;
   silence.most_silence_us = 1000;
   source_->still_us = 1001;
@@ -94,7 +94,7 @@ TEST_P(SilentStoreTest, TheFailureOfALoadThatNobodyWaitsForIsToldToTheNext) {
   EXPECT_TRUE(Acquire(model_, 0).ok());
   // Where no requests are there, the failure of a guess is nobody's.
   manager_->EvictModel(model_);
-  manager_->SetAtWork(model_, false);
+  manager_->SetAtWork(model_, false, LinkClass::kStandard);
   end_ = absl::UnavailableError("the store is gone");
   manager_->Prefetch(model_, 0, 1, Priority::kNextLayer);
   Settle();

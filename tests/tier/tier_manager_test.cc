@@ -232,7 +232,7 @@ TEST_P(TierManagerTest, WhatIsAtWorkStaysHoweverShortItsKeepTime) {
   auto source = MakeSource("a", {4 * kMiB, 4 * kMiB});
   auto source2 = MakeSource("b", {4 * kMiB});
   const ModelId a = Add("a", source, 1000), b = Add("b", source2, 1000);
-  manager_->SetAtWork(a, true);
+  manager_->SetAtWork(a, true, LinkClass::kStandard);
   EXPECT_TRUE(Pass(a, *source));
   Settle();
   for (int i = 0; i < 3; ++i) {  // steps of the other one, longer than a's keep time
@@ -242,7 +242,7 @@ TEST_P(TierManagerTest, WhatIsAtWorkStaysHoweverShortItsKeepTime) {
     manager_->EvictModel(b);
   }
   EXPECT_EQ(Resident(a), (std::vector<bool>{true, true}));
-  manager_->SetAtWork(a, false);
+  manager_->SetAtWork(a, false, LinkClass::kStandard);
   manual_.AdvanceUs(50'000);
   EXPECT_TRUE(Pass(b, *source2));
   Settle();

@@ -1,10 +1,14 @@
 #include "tier/transfer_queue.h"
 
+#include <algorithm>
+#include <array>
+#include <initializer_list>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
+#include "base/random.h"
 #include "base/units.h"
 
 namespace terrace::tier {
@@ -93,10 +97,10 @@ TEST(TransferQueueTest, NothingEndsWhileMoreIsExpected) {
 TEST(TransferQueueTest, NothingStarvesUnderAFloodOfDemand) {
   ManualClock clock;
   TransferQueue queue({"link", 1, 1000}, &clock);
-  queue.Push(Make(99, Priority::kScrub));
+  queue.Push(Make(99, Priority::kNextLayer));
   int before = 0;
   for (int i = 0;; ++i) {
-    ASSERT_LT(i, 100) << "the scrub read starved";
+    ASSERT_LT(i, 100) << "the next layer starved";
     queue.Push(Make(1, Priority::kDemand));
     queue.Push(Make(2, Priority::kDemand));
     auto next = queue.Start();
@@ -105,9 +109,102 @@ TEST(TransferQueueTest, NothingStarvesUnderAFloodOfDemand) {
     ++before;
     clock.AdvanceUs(100);
   }
-  // Four classes up at 1000 us each, a step takes 100 us; and not much sooner.
-  EXPECT_GE(before, 39);
-  EXPECT_LE(before, 41);
+  // One priority up at 1000 us, a step takes 100 us; and not much sooner.
+  EXPECT_GE(before, 9);
+  EXPECT_LE(before, 11);
+}
+
+Transfer Of(LinkClass link_class, uint64_t bytes, Priority priority = Priority::kNextLayer) {
+  Transfer transfer = Make(static_cast<uint64_t>(link_class), priority, kNoDeadline, bytes);
+  transfer.link_class = link_class;
+  return transfer;
+}
+
+// Bytes of each class among the next `count` transfers of at most `most` bytes, while all have more
+// waiting.
+std::array<double, kLinkClassCount> Divide(TransferQueue& queue, int count, uint64_t most,
+                                           std::initializer_list<LinkClass> classes) {
+  Random random(7);
+  auto push = [&](LinkClass each) {
+    const Priority priority =
+        each == LinkClass::kAhead ? Priority::kPredicted : static_cast<Priority>(random.Below(2));
+    queue.Push(Of(each, 1 + random.Below(most), priority));
+  };
+  for (const LinkClass each : classes) push(each);
+  std::array<double, kLinkClassCount> bytes = {};
+  for (int i = 0; i < count; ++i) {
+    const Transfer next = queue.Start().value();
+    bytes[next.owner] += static_cast<double>(next.bytes);
+    push(static_cast<LinkClass>(next.owner));
+    queue.Finish(next, true);
+  }
+  return bytes;
+}
+
+TEST(TransferQueueTest, ClassesDivideTheLinkByBytesWhateverTheSizesOfTheirTransfers) {
+  using enum LinkClass;
+  constexpr uint64_t kMost = 64 * kKiB;
+  ManualClock clock;
+  for (const LinkShares& shares : {LinkShares{}, LinkShares{{8, 4, 2, 1}}}) {
+    TransferQueue queue({.name = "link", .depth = 1, .shares = shares}, &clock);
+    const auto all = Divide(queue, 20'000, kMost, {kRealtime, kStandard, kBatch, kAhead});
+    for (const LinkClass other : {kStandard, kBatch, kAhead}) {
+      // No class is further from its part than by one transfer of each, in the other's measure.
+      const double expected = shares[other] / shares[kRealtime];
+      const double realtime = all[0];
+      EXPECT_NEAR(all[static_cast<size_t>(other)], expected * realtime, 2.0 * kMost)
+          << static_cast<int>(other);
+    }
+  }
+  // A share that nobody uses is the others'.
+  TransferQueue queue({.name = "link", .depth = 1, .shares = {{8, 4, 2, 1}}}, &clock);
+  const auto two = Divide(queue, 10'000, kMost, {kStandard, kAhead});
+  EXPECT_NEAR(two[3], two[1] / 4, 2.0 * kMost);
+}
+
+TEST(TransferQueueTest, WhoComesIsServedAtItsShareFromThenOn) {
+  using enum LinkClass;
+  ManualClock clock;
+  TransferQueue queue({.name = "link", .depth = 1, .shares = {{100, 25, 5, 1}}}, &clock);
+  for (int i = 0; i < 1000; ++i) queue.Push(Of(kBatch, 4096));
+  for (int i = 0; i < 500; ++i) queue.Finish(queue.Start().value(), true);
+  // A realtime load comes: 20 of its transfers go for one of the others, the first at once.
+  for (int i = 0; i < 40; ++i) queue.Push(Of(kRealtime, 4096));
+  std::vector<uint64_t> owners;
+  for (int i = 0; i < 42; ++i) {
+    owners.push_back(queue.Start()->owner);
+    queue.Finish(Of(kBatch, 4096), false);
+  }
+  EXPECT_EQ(owners.front(), static_cast<uint64_t>(kRealtime));
+  EXPECT_EQ(std::count(owners.begin(), owners.end(), static_cast<uint64_t>(kBatch)), 2);
+  // It had nothing to move for a while: that is not made up for.
+  for (int i = 0; i < 100; ++i) queue.Finish(queue.Start().value(), true);
+  for (int i = 0; i < 40; ++i) queue.Push(Of(kRealtime, 4096));
+  owners.clear();
+  for (int i = 0; i < 42; ++i) {
+    owners.push_back(queue.Start()->owner);
+    queue.Finish(Of(kBatch, 4096), false);
+  }
+  EXPECT_EQ(std::count(owners.begin(), owners.end(), static_cast<uint64_t>(kBatch)), 2);
+}
+
+TEST(TransferQueueTest, WhatWaitsMovesToAnotherClass) {
+  ManualClock clock;
+  TransferQueue queue({.name = "link", .depth = 1}, &clock);
+  for (int i = 0; i < 3; ++i) queue.Push(Of(LinkClass::kStandard, 4096));
+  Transfer other = Of(LinkClass::kBatch, 4096);
+  other.owner = 77;
+  queue.Push(other);
+  EXPECT_EQ(queue.SetLinkClass(77, LinkClass::kRealtime), 1u);
+  EXPECT_EQ(queue.Start()->owner, 77u);
+  queue.Finish(other, true);
+  EXPECT_EQ(queue.waiting(), 3u);
+  EXPECT_EQ(queue.waiting_bytes(), 3u * 4096);
+  // Whatever the class, guesses are guesses.
+  Transfer guess = Of(LinkClass::kRealtime, 4096, Priority::kPredicted);
+  guess.owner = 78;
+  queue.Push(guess);
+  EXPECT_EQ(Drain(queue), (std::vector<uint64_t>{1, 1, 1, 78}));
 }
 
 TEST(TransferQueueTest, CancelAndSetPriorityTouchWhatWaits) {
