@@ -1,6 +1,7 @@
 # Writes a C++ source that holds files as data. Run as a script:
-# cmake -DOUT=file.cc -DROOT=folder "-DFILES=a;b" -P EmbedFile.cmake
-set(text "// Made by cmake/EmbedFile.cmake.\n#include \"server/web_assets.h\"\n\nnamespace terrace::server {\nnamespace {\n")
+# cmake -DOUT=file.cc -DROOT=folder "-DFILES=a;b" -DHEADER=server/web_assets.h
+#   -DNAMESPACE=terrace::server -DFUNCTION=WebAssets -P EmbedFile.cmake
+set(text "// Made by cmake/EmbedFile.cmake.\n#include \"${HEADER}\"\n\nnamespace ${NAMESPACE} {\nnamespace {\n")
 set(table "")
 set(number 0)
 separate_arguments(FILES UNIX_COMMAND "${FILES}")
@@ -11,5 +12,5 @@ foreach(name IN LISTS FILES)
   string(APPEND table "    {\"/${name}\", kFile${number}, sizeof kFile${number}},\n")
   math(EXPR number "${number} + 1")
 endforeach()
-string(APPEND text "constexpr WebAsset kAssets[] = {\n${table}};\n}  // namespace\n\nstd::span<const WebAsset> WebAssets() { return kAssets; }\n\n}  // namespace terrace::server\n")
+string(APPEND text "constexpr terrace::server::WebAsset kAssets[] = {\n${table}};\n}  // namespace\n\nstd::span<const terrace::server::WebAsset> ${FUNCTION}() { return kAssets; }\n\n}  // namespace ${NAMESPACE}\n")
 file(WRITE ${OUT} "${text}")

@@ -16,19 +16,27 @@ function placeOf(name) {
 }
 
 // A function from a name to its colour. `models` are all that there are, in the order of the
-// configuration: of two whose names fall on the same hue the later one takes the next that is free.
+// configuration: one whose hue is near that of an earlier one takes the place farthest from all.
 function palette(models) {
   const chosen = new Map();
-  const taken = new Set();
+  const taken = [];
+  const apart = (place) =>
+    Math.min(PLACES, ...taken.map((t) => Math.min((place - t + PLACES) % PLACES, (t - place + PLACES) % PLACES)));
   for (const name of models) {
     if (chosen.has(name)) continue;
     let place = placeOf(name);
-    // Seven steps on: far from its neighbours, and all places are met.
-    for (let i = 0; taken.has(place) && i < PLACES; ++i) place = (place + 7) % PLACES;
-    taken.add(place);
+    for (let i = 0, best = Math.min(apart(place), 3); i < PLACES; ++i) {
+      const other = (placeOf(name) + i * 7) % PLACES; // seven steps on: all places are met
+      if (apart(other) > best) [place, best] = [other, apart(other)];
+    }
+    taken.push(place);
     // The second round of as many models is lighter.
-    const light = chosen.size < PLACES ? 45 : 62;
-    chosen.set(name, `hsl(${place * (360 / PLACES)} 55% ${light}%)`);
+    chosen.set(name, hue(place, chosen.size < PLACES ? 62 : 78, 0.14));
   }
-  return (name) => chosen.get(name) ?? SHARED[name] ?? `hsl(${placeOf(name) * (360 / PLACES)} 25% 55%)`;
+  return (name) => chosen.get(name) ?? SHARED[name] ?? hue(placeOf(name), 62, 0.05);
+}
+
+// Equally bright whatever the hue, and seen on light and on dark.
+function hue(place, light, strong) {
+  return `oklch(${light}% ${strong} ${place * (360 / PLACES)})`;
 }

@@ -100,6 +100,7 @@ int RunCli(const std::vector<std::string>& arguments, Io* io) {
   AddStoreCommands(root, &invocation);
   AddPlanCommand(root, &invocation);
   AddTopCommand(root, &invocation);
+  AddBenchCommand(root, &invocation);
   AddProfileCommand(root, &invocation);
   AddKeyCommand(root, &invocation);
   AddConfigCommand(root, &invocation);

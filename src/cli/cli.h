@@ -44,6 +44,7 @@ void AddConvertCommand(Command root, Invocation* invocation);
 void AddStoreCommands(Command root, Invocation* invocation);  // rm, rollback, import
 void AddPlanCommand(Command root, Invocation* invocation);
 void AddTopCommand(Command root, Invocation* invocation);
+void AddBenchCommand(Command root, Invocation* invocation);
 void AddProfileCommand(Command root, Invocation* invocation);
 void AddKeyCommand(Command root, Invocation* invocation);
 void AddConfigCommand(Command root, Invocation* invocation);
@@ -62,12 +63,17 @@ void AddDebugLogits(Command debug, Invocation* invocation);
 void AddDebugVariants(Command debug, Invocation* invocation);
 void AddDebugDevices(Command debug, Invocation* invocation);
 
+// A part of `terrace profile`.
+void AddProfilePages(Command profile, Invocation* invocation);
+
 // A part of `terrace config`.
 void AddConfigImport(Command config, Invocation* invocation);
 
 // Parts of `terrace verify`.
 void AddVerifyPerplexity(Command verify, Invocation* invocation);
 void AddVerifyParallel(Command verify, Invocation* invocation);
+void AddVerifyStability(Command verify, Invocation* invocation);
+void AddVerifyContext(Command verify, Invocation* invocation);
 
 }  // namespace terrace::cli
 

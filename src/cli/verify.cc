@@ -69,7 +69,7 @@ absl::Status VerifyOperators(const Invocation& invocation, VerifyCommand command
 }  // namespace
 
 void AddVerifyCommand(Command root, Invocation* invocation) {
-  Command verify = root.AddGroup("verify", "Check this machine's kernels, and models on them");
+  Command verify = root.AddGroup("verify", "Check this machine's kernels, models and servers");
   auto options = std::make_shared<VerifyCommand>();  // lives as long as the parser's callbacks
   Command ops = verify.Add(
       "ops",
@@ -83,6 +83,8 @@ void AddVerifyCommand(Command root, Invocation* invocation) {
   ops.Flag("--no-rates", &options->no_rates, "Check only, do not measure");
   AddVerifyPerplexity(verify, invocation);
   AddVerifyParallel(verify, invocation);
+  AddVerifyContext(verify, invocation);
+  AddVerifyStability(verify, invocation);
 }
 
 }  // namespace terrace::cli

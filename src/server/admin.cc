@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <boost/json.hpp>
@@ -41,7 +42,8 @@ int64_t CountFiles(const char* folder) {
 }
 
 json::object ProcessJson(int64_t up_us) {
-  json::object out = {{"uptime_s", up_us / 1'000'000},
+  json::object out = {{"pid", getpid()},
+                      {"uptime_s", up_us / 1'000'000},
                       {"descriptors", CountFiles("/proc/self/fd")},
                       {"threads", CountFiles("/proc/self/task")}};
   if (auto memory = os::ReadProcessMemory(); memory.ok()) {

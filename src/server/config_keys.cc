@@ -168,7 +168,8 @@ const ConfigKey kKeys[] = {
      [](string_view t, Config* c) { return SetSwitch(t, &c->memory.strict_check); },
      [](In c) { return std::string(c.memory.strict_check ? "on" : "off"); }},
     {"memory.trace_pages", "on or off", "off",
-     "Count how often each 4 KiB page of a model's weights is read; `terrace profile` shows it.",
+     "Count how often each 4 KiB page of a model's weights is read; `terrace profile pages` shows "
+     "it.",
      [](string_view t, Config* c) { return SetSwitch(t, &c->memory.trace_pages); },
      [](In c) { return std::string(c.memory.trace_pages ? "on" : "off"); }},
     {"memory.expert_uploads", "size or off", "off",

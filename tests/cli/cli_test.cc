@@ -70,6 +70,7 @@ TEST(CliTest, EveryCommandHasHelpAndJson) {
                                                           {"version"},
                                                           {"config", "check"},
                                                           {"config", "import"},
+                                                          {"bench"},
                                                           {"debug", "tokenize"},
                                                           {"debug", "render"},
                                                           {"debug", "logits"},
@@ -77,7 +78,12 @@ TEST(CliTest, EveryCommandHasHelpAndJson) {
                                                           {"verify", "ops"},
                                                           {"doctor"},
                                                           {"replay"},
-                                                          {"verify", "perplexity"}};
+                                                          {"verify", "perplexity"},
+                                                          {"verify", "context"},
+                                                          {"verify", "stability"},
+                                                          {"profile", "request"},
+                                                          {"profile", "switch"},
+                                                          {"profile", "pages"}};
   for (std::vector<std::string> command : commands) {
     EXPECT_THAT(all.out, HasSubstr("  " + command[0]));
     command.emplace_back("--help");

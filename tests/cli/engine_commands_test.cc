@@ -308,5 +308,27 @@ TEST_F(EngineCommandsTest, ServeFailsAtOnceOnATakenPort) {
   close(listener);
 }
 
+TEST_F(EngineCommandsTest, VerifyContextReadsALongPromptInPiecesOfTwoSizes) {
+  ASSERT_EQ(Terrace({"verify", "context", Tiny("qwen3.gguf"), "--tokens", "100", "--pieces", "64,7",
+                     "--json"}),
+            0)
+      << err_;
+  const json::object told = json::parse(out_).as_object();
+  EXPECT_EQ(told.at("tokens").to_number<int>(), 100);
+  EXPECT_TRUE(told.at("holds").as_bool());
+  EXPECT_TRUE(told.at("same_answer").as_bool());
+  ASSERT_EQ(told.at("parts").as_array().size(), 4u);
+  for (const json::value& part : told.at("parts").as_array()) {
+    EXPECT_LT(part.at("mean_logprob").to_number<double>(), 0);
+    EXPECT_LE(part.at("worst_difference").to_number<double>(),
+              told.at("tolerance").to_number<double>());
+  }
+  EXPECT_EQ(told.at("runs").as_array().size(), 2u);
+  EXPECT_EQ(Terrace({"verify", "context", Tiny("qwen3.gguf"), "--tokens", "1000000"}), 1);
+  EXPECT_THAT(err_, HasSubstr("that the context leaves"));
+  EXPECT_EQ(Terrace({"verify", "context", Tiny("qwen3.gguf"), "--pieces", "64"}), 1);
+  EXPECT_THAT(err_, HasSubstr("two or more"));
+}
+
 }  // namespace
 }  // namespace terrace::cli

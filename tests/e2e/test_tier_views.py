@@ -27,7 +27,7 @@ def test_reads_of_pages_are_shown_where_they_are_counted(servers, tmp_path):
     assert attention["read_pages"] == attention["pages"] and min(attention["reads"]) >= 1
     assert all(len(segment["reads"]) <= 8 for segment in answer["segments"])
     shown = subprocess.run(
-        [str(server.binary), "profile", "m", "--url", f"http://127.0.0.1:{port}"],
+        [str(server.binary), "profile", "pages", "m", "--url", f"http://127.0.0.1:{port}"],
         capture_output=True,
         text=True,
         check=True,
@@ -40,7 +40,7 @@ def test_where_pages_are_not_counted_the_command_says_how(servers, tmp_path):
     port = server_process.free_port()
     server = start(servers, tmp_path, port)
     shown = subprocess.run(
-        [str(server.binary), "profile", "m", "--url", f"http://127.0.0.1:{port}"],
+        [str(server.binary), "profile", "pages", "m", "--url", f"http://127.0.0.1:{port}"],
         capture_output=True,
         text=True,
         check=False,

@@ -1,4 +1,4 @@
-// terrace profile: which 4 KiB pages of a running model's weights are read, and how often.
+// terrace profile pages: which 4 KiB pages of a running model's weights are read, and how often.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -66,11 +66,11 @@ absl::Status Profile(const ProfileOptions& options, Invocation* invocation) {
 
 }  // namespace
 
-void AddProfileCommand(Command root, Invocation* invocation) {
+void AddProfilePages(Command profile, Invocation* invocation) {
   auto options = std::make_shared<ProfileOptions>();  // lives as long as the parser's callbacks
   Command command =
-      root.Add("profile", "Which pages of a model's weights are read (memory.trace_pages: on)",
-               [invocation, options] { return Profile(*options, invocation); });
+      profile.Add("pages", "Which pages of a model's weights are read (memory.trace_pages: on)",
+                  [invocation, options] { return Profile(*options, invocation); });
   command.Argument("model", &options->model, {"MODEL", "Its name, as the server calls it", true});
   command.Option("--url", &options->url,
                  {"URL", "Of the admin port (default http://127.0.0.1:8003)"});
