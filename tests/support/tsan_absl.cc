@@ -10,6 +10,7 @@
 
 #include "absl/base/options.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 
 extern "C" {
 void __tsan_acquire(void* address);
@@ -28,11 +29,13 @@ namespace {
 #define TERRACE_TEXT_OF(x) TERRACE_TEXT(x)
 
 // The library's own function; `name` is its mangled name without the namespace, which differs from
-// version to version.
+// version to version, and with a K before it if it is a const member.
 template <typename Function>
 Function* Next(const std::string& name) {
   const std::string space = TERRACE_TEXT_OF(ABSL_OPTION_INLINE_NAMESPACE_NAME);
-  std::string symbol = "_ZN4absl" + std::to_string(space.size()) + space + name;
+  const bool is_const = name.starts_with("K");
+  std::string symbol = (is_const ? "_ZNK4absl" : "_ZN4absl") + std::to_string(space.size()) +
+                       space + name.substr(is_const ? 1 : 0);
   void* found = dlsym(RTLD_NEXT, symbol.c_str());
   if (found == nullptr) {
     std::fprintf(stderr, "absl has no %s\n", symbol.c_str());
@@ -168,6 +171,27 @@ bool CondVar::WaitWithDeadline(Mutex* mutex, Time deadline) {
   const bool timed_out = next(this, mutex, deadline);
   __tsan_acquire(mutex);
   return timed_out;
+}
+
+void Notification::Notify() {
+  static auto* const next = Next<void(Notification*)>("12Notification6NotifyEv");
+  __tsan_release(this);
+  next(this);
+}
+
+void Notification::WaitForNotification() const {
+  static auto* const next =
+      Next<void(const Notification*)>("K12Notification19WaitForNotificationEv");
+  next(this);
+  __tsan_acquire(const_cast<Notification*>(this));
+}
+
+bool Notification::WaitForNotificationWithTimeout(Duration timeout) const {
+  static auto* const next = Next<bool(const Notification*, Duration)>(
+      "K12Notification30WaitForNotificationWithTimeoutENS0_8DurationE");
+  const bool notified = next(this, timeout);
+  __tsan_acquire(const_cast<Notification*>(this));
+  return notified;
 }
 
 ABSL_NAMESPACE_END
