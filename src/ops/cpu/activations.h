@@ -49,7 +49,7 @@ inline bool UsesTileQuant(const Kernels& kernels, int32_t rows) {
   return kernels.tile_quant_min_rows > 0 && rows >= kernels.tile_quant_min_rows;
 }
 inline bool UsesTileScaled(const Kernels& kernels, int32_t rows, int32_t cols) {
-  return UsesTileQuant(kernels, rows) && cols % 64 == 0;
+  return kernels.tile_scaled_min_rows > 0 && rows >= kernels.tile_scaled_min_rows && cols % 64 == 0;
 }
 inline bool AttendsInTiles(const Kernels& kernels, const KvGeometry& geometry, int32_t rows,
                            bool deterministic) {

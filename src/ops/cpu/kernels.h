@@ -137,11 +137,12 @@ struct Kernels {
   // float32 by a matrix unit. Null where there is none. The width is a multiple of 32.
   MatMulFn tile_matmul[kDTypeCount];
   int tile_min_rows;
-  // From `tile_quant_min_rows` rows on, for block formats and W8A8: what `matmul` computes, bit by
-  // bit, by a matrix unit. Tiles of block formats all have TileQuantHeight(n) rows; W8A8 takes
-  // widths that are a multiple of 64. Null where there is none.
+  // What `matmul` computes, bit by bit, by a matrix unit: block formats from `tile_quant_min_rows`
+  // rows on, in tiles that all have TileQuantHeight(n) rows, and W8A8 from `tile_scaled_min_rows`
+  // on for widths that are a multiple of 64. Null where there is none.
   MatMulFn tile_quant_matmul[kDTypeCount];
   int tile_quant_min_rows;
+  int tile_scaled_min_rows;
   // Rounds one row to BF16: blocks of 32 that lie `stride` values apart.
   void (*to_bf16)(const float* x, int32_t cols, uint16_t* out, int64_t stride);
   // Quantises one row into blocks that lie `stride` records apart.

@@ -20,7 +20,9 @@ constexpr Kernels MakeAmxKernels() {
     k.tile_quant_matmul[i] = TileQuantMatMulOf(static_cast<DType>(i));
   }
   k.tile_quant_matmul[static_cast<int>(DType::kW8A8)] = TileScaledMatMul;
-  k.tile_quant_min_rows = 5;
+  // Up to 16 rows, dot products from registers keep up with memory better (docs/PERFORMANCE.md).
+  k.tile_quant_min_rows = 17;
+  k.tile_scaled_min_rows = 5;
   k.to_bf16 = ToBf16;
   k.tile_attention = TileAttention;
   // Half a tile of units: from there on the tiles' products take less time than reading keys and

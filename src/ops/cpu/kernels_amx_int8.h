@@ -2,6 +2,10 @@
 // 16) columns as the other kernels form them, in integers, and the same float32 operations on them
 // in the same order, so that results have the same bits. Included by one translation unit after
 // kernels_amx.h.
+//
+// Tiles are loaded from memory only, and a load waits until what is stored there has left the
+// store buffer. So a chunk of columns passes three stages, each one round after the one before:
+// its codes are unpacked into this thread's room, multiplied, and their sums scaled and added.
 #ifndef TERRACE_OPS_CPU_KERNELS_AMX_INT8_H_
 #define TERRACE_OPS_CPU_KERNELS_AMX_INT8_H_
 
@@ -10,106 +14,204 @@
 namespace terrace::ops::cpu {
 namespace {
 
-// Tiles 0 and 1: sums [kH][16]; 2 and 3: activations, kH rows of `columns` bytes; 4 and 5: codes of
-// 16 rows, 4 columns a row.
+// Products of a chunk: tiles 0 to 3 are their sums [kH][16], 4 and 5 activations, kH rows of
+// `columns` bytes, 6 and 7 codes of 16 rows, 4 columns a row.
+constexpr int kChunkProducts = 4;
+
 template <int kH>
 TileShapes CodeShapes(int columns) {
   TileShapes shapes = {};
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < kChunkProducts; ++i) {
     shapes.rows[i] = kH;
     shapes.bytes[i] = 64;
-    shapes.rows[2 + i] = kH;
-    shapes.bytes[2 + i] = static_cast<uint16_t>(columns);
-    shapes.rows[4 + i] = static_cast<uint8_t>(columns / 4);
-    shapes.bytes[4 + i] = 64;
+  }
+  for (int i = 0; i < 2; ++i) {
+    shapes.rows[4 + i] = kH;
+    shapes.bytes[4 + i] = static_cast<uint16_t>(columns);
+    shapes.rows[6 + i] = static_cast<uint8_t>(columns / 4);
+    shapes.bytes[6 + i] = 64;
   }
   return shapes;
 }
 
-// acc[t] += 16 rows times 32 columns of activation row t; see AddGroup. `room` is 2560 bytes.
+// One tile of kH activation rows against some groups of 16 output features.
 template <class Fm, int kH>
-inline __attribute__((always_inline)) void AddTileGroup(const uint8_t* planes, const F* scale,
-                                                        const F* extra, const XBlock* x,
-                                                        uint8_t* room, F* acc) {
-  B w[8];
-  Fm::Unpack(planes, w);
-#pragma GCC unroll 8
-  for (int g = 0; g < 8; ++g) {
-    if constexpr (Fm::kShift >= 0) {
-      w[g] = _mm512_sub_epi8(w[g], _mm512_set1_epi8(static_cast<char>(1 << Fm::kShift)));
-    }
-    StoreI(room + g * 64, w[g]);
-  }
-  float* const sums = reinterpret_cast<float*>(room + 512);
-  Tiles::Fence(room);
-  _tile_loadd(4, room, 64);
-  _tile_loadd(2, x->q, 64);
-  _tile_zero(0);
-  _tile_dpbssd(0, 2, 4);
-  _tile_stored(0, sums, 64);
-  if constexpr (Fm::kHalves) {
-    _tile_loadd(5, room + 256, 64);
-    _tile_loadd(3, x->q + 16, 64);
-    _tile_zero(1);
-    _tile_dpbssd(1, 3, 5);
-    _tile_stored(1, sums + kH * 16, 64);
-  }
-#pragma GCC unroll 16
-  for (int t = 0; t < kH; ++t) {
-    const XBlock& b = x[t];
-    const F a = ToF(LoadI(sums + t * 16));
-    if constexpr (Fm::kHalves) {
-      const F a1 = ToF(LoadI(sums + (kH + t) * 16));
-      acc[t] = Fma(Fma(a, scale[0], Mul(a1, scale[1])), Set1(b.d), acc[t]);
-      if constexpr (Fm::kHasExtra) {
-        acc[t] = Fma(extra[0], Set1(b.ds_half[0]), acc[t]);
-        acc[t] = Fma(extra[1], Set1(b.ds_half[1]), acc[t]);
-      }
-    } else {
-      acc[t] = Fma(Mul(a, scale[0]), Set1(b.d), acc[t]);
-      if constexpr (Fm::kHasExtra) acc[t] = Fma(extra[0], Set1(b.ds), acc[t]);
-    }
-  }
-}
+class CodePipeline {
+ public:
+  CodePipeline(const MatMulArgs& args, int32_t n, int32_t first_group, int32_t group_count)
+      : a_(args),
+        n_(n),
+        first_group_(first_group),
+        blocks_(args.cols / kBlock),
+        chunks_((blocks_ + kBlocks - 1) / kBlocks),
+        rounds_(int64_t{chunks_} * group_count),
+        group_bytes_(int64_t{args.cols} / (Fm::kGroups * kBlock) * Fm::kBlockBytes),
+        x_(args.xq + int64_t{n} * blocks_) {}
 
-// One group of 16 output features against one tile of kH activation rows; see QuantTile.
-template <class Fm, int kH>
-void TileQuantTile(const uint8_t* weight, int32_t cols, const XBlock* x, F* out) {
-  alignas(64) uint8_t room[2][512 + 2 * 1024];
-  F acc[kH];
+  // REQUIRES: tiles of CodeShapes<kH>().
+  void Run() {
+    Place unpack = Begin();
+    Place multiply = unpack;
+    Place finish = unpack;
+    F acc[kH];
 #pragma GCC unroll 16
-  for (int t = 0; t < kH; ++t) acc[t] = Set1(0.0f);
-  int turn = 0;
-  for (int32_t c = 0; c < cols; c += Fm::kGroups * kBlock) {
-    const F d = Fm::LoadD(weight);
-    F dextra = Set1(0.0f);
-    if constexpr (Fm::kHasExtra) dextra = LoadHalf(weight + Fm::kDBytes);
-    if constexpr (Fm::kMin) dextra = Sub(Set1(0.0f), dextra);
-    const uint8_t* group = weight + Fm::kHeader;
-    for (int g = 0; g < Fm::kGroups; ++g) {
-#pragma GCC unroll 16
-      for (int j = 0; j < (Fm::kGroupBytes + 63) / 64; ++j) {
-        Prefetch(group + kPrefetchBytes + j * 64);
+    for (int t = 0; t < kH; ++t) acc[t] = Set1(0.0f);
+    for (int64_t round = 0; round < rounds_ + 2; ++round) {
+      const bool multiplies = round > 0 && round <= rounds_;
+      Room& sums = room_[(round + 1) & 1];
+      if (multiplies) {
+        Multiply(multiply.block, sums);
+        Next(&multiply);
       }
-      F scale[2] = {d, d};
-      F extra[2] = {dextra, dextra};
-#pragma GCC unroll 2
-      for (int s = 0; s < Fm::kSubs; ++s) {
-        scale[s] = Mul(d, ToF(LoadI8(group + s * 16)));
-        if constexpr (Fm::kMin) {
-          extra[s] = Mul(dextra, ToF(LoadU8(group + Fm::kScaleBytes + s * 16)));
+      if (round < rounds_) {
+        Unpack(unpack, room_[round & 1]);
+        Next(&unpack);
+      }
+      if (round > 1) {
+        Finish(finish, room_[round & 1], acc);
+        Next(&finish);
+      }
+      if (multiplies) StoreSums(sums);
+    }
+  }
+
+ private:
+  static constexpr int kHalfs = Fm::kHalves ? 2 : 1;
+  static constexpr int kBlocks = kChunkProducts / kHalfs;  // of 32 columns, in a chunk
+
+  struct Room {
+    alignas(64) uint8_t codes[kBlocks][8 * 64];
+    alignas(64) int32_t sums[kChunkProducts][kH * kLanes];
+  };
+  // A chunk: blocks from `block` on of the row group at `weight`.
+  struct Place {
+    const uint8_t* weight;
+    int32_t group;
+    int32_t block;
+  };
+
+  Place Begin() const {
+    return {reinterpret_cast<const uint8_t*>(a_.weight) + first_group_ * group_bytes_, first_group_,
+            0};
+  }
+  inline __attribute__((always_inline)) void Next(Place* p) const {
+    p->block += kBlocks;
+    if (p->block < blocks_) return;
+    p->block = 0;
+    ++p->group;
+    p->weight += group_bytes_;
+  }
+  static inline __attribute__((always_inline)) const uint8_t* BlockAt(const Place& p,
+                                                                      int32_t block) {
+    return p.weight + int64_t{block / Fm::kGroups} * Fm::kBlockBytes;
+  }
+
+  inline __attribute__((always_inline)) void Unpack(const Place& p, Room& room) const {
+    if (p.block == 0) PrefetchResults(p.group);
+#pragma GCC unroll 4
+    for (int j = 0; j < kBlocks; ++j) {
+      const int32_t block = p.block + j;
+      if (block >= blocks_) break;
+      const uint8_t* const planes =
+          BlockAt(p, block) + Fm::kHeader + block % Fm::kGroups * Fm::kGroupBytes;
+#pragma GCC unroll 16
+      for (int i = 0; i < (Fm::kGroupBytes + 63) / 64; ++i) {
+        PrefetchStream(planes + i * 64);
+      }
+      B w[8];
+      Fm::Unpack(planes + Fm::kScaleBytes + Fm::kMinBytes, w);
+#pragma GCC unroll 8
+      for (int g = 0; g < 8; ++g) {
+        if constexpr (Fm::kShift >= 0) {
+          w[g] = _mm512_sub_epi8(w[g], _mm512_set1_epi8(static_cast<char>(1 << Fm::kShift)));
+        }
+        StoreI(room.codes[j] + g * 64, w[g]);
+      }
+    }
+  }
+
+  // Asks for the lines of a group's results: stores leave their buffer in order, so that one which
+  // waits for its line would hold up those of codes and sums.
+  inline __attribute__((always_inline)) void PrefetchResults(int32_t group) const {
+    float* const out = a_.out + int64_t{n_} * a_.out_stride + group * kLanes;
+    const int count = a_.n - n_ < kH ? a_.n - n_ : kH;
+    for (int t = 0; t < count; ++t) PrefetchWrite(out + t * a_.out_stride);
+  }
+
+  // The products of a chunk into tiles 0 to 3. Past the last block they are of what is in the room.
+  inline __attribute__((always_inline)) void Multiply(int32_t block, const Room& room) const {
+    const auto x = [&](int product) __attribute__((always_inline)) {
+      const int32_t at = block + product / kHalfs;
+      return x_[int64_t{at < blocks_ ? at : block} * kH].q + product % kHalfs * 16;
+    };
+    const auto codes = [&](int product) __attribute__((always_inline)) {
+      return room.codes[product / kHalfs] + product % kHalfs * 256;
+    };
+    Tiles::Fence(&room);
+#define TERRACE_PRODUCT(product, rows, units) \
+  _tile_loadd(units, codes(product), 64);     \
+  _tile_loadd(rows, x(product), 64);          \
+  _tile_zero(product);                        \
+  _tile_dpbssd(product, rows, units);
+    TERRACE_PRODUCT(0, 4, 6)
+    TERRACE_PRODUCT(1, 5, 7)
+    TERRACE_PRODUCT(2, 4, 6)
+    TERRACE_PRODUCT(3, 5, 7)
+#undef TERRACE_PRODUCT
+  }
+
+  static inline __attribute__((always_inline)) void StoreSums(Room& room) {
+    _tile_stored(0, room.sums[0], 64);
+    _tile_stored(1, room.sums[1], 64);
+    _tile_stored(2, room.sums[2], 64);
+    _tile_stored(3, room.sums[3], 64);
+    Tiles::Fence(&room);
+  }
+
+  // acc[t] += what AddGroup adds for activation row t, block by block; a row group's last chunk
+  // writes it.
+  inline __attribute__((always_inline)) void Finish(const Place& p, const Room& room,
+                                                    F* acc) const {
+#pragma GCC unroll 4
+    for (int j = 0; j < kBlocks; ++j) {
+      const int32_t block = p.block + j;
+      if (block >= blocks_) break;
+      const uint8_t* const at = BlockAt(p, block);
+      const BlockScales<Fm> s(at, at + Fm::kHeader + block % Fm::kGroups * Fm::kGroupBytes);
+      const XBlock* const x = x_ + int64_t{block} * kH;
+#pragma GCC unroll 16
+      for (int t = 0; t < kH; ++t) {
+        const XBlock& b = x[t];
+        const F sum = ToF(LoadI(room.sums[j * kHalfs] + t * kLanes));
+        if constexpr (Fm::kHalves) {
+          const F sum1 = ToF(LoadI(room.sums[j * kHalfs + 1] + t * kLanes));
+          s.AddHalves(sum, sum1, b, &acc[t]);
+        } else {
+          s.Add(sum, b, &acc[t]);
         }
       }
-      AddTileGroup<Fm, kH>(group + Fm::kScaleBytes + Fm::kMinBytes, scale, extra, x, room[turn],
-                           acc);
-      turn ^= 1;
-      group += Fm::kGroupBytes;
-      x += kH;
     }
-    weight += Fm::kBlockBytes;
-  }
+    if (p.block + kBlocks < blocks_) return;
+    WriteTile(a_, acc, p.group, n_, a_.n - n_ < kH ? a_.n - n_ : kH);
 #pragma GCC unroll 16
-  for (int t = 0; t < kH; ++t) out[t] = acc[t];
+    for (int t = 0; t < kH; ++t) acc[t] = Set1(0.0f);
+  }
+
+  const MatMulArgs& a_;
+  const int32_t n_;
+  const int32_t first_group_;
+  const int32_t blocks_;
+  const int32_t chunks_;
+  const int64_t rounds_;
+  const int64_t group_bytes_;
+  const XBlock* const x_;
+  Room room_[2];
+};
+
+// Groups that pass all tiles of rows while they lie in the second-level cache.
+inline int32_t CachedGroups(int64_t group_bytes) {
+  constexpr int64_t kCached = 256 << 10;
+  return static_cast<int32_t>(group_bytes < kCached ? kCached / group_bytes : 1);
 }
 
 template <class Fm, int kH>
@@ -118,15 +220,12 @@ void TileQuantRows(const MatMulArgs& a) {
   const int32_t blocks = a.cols / kBlock;
   const int64_t group_bytes = int64_t{a.cols} / (Fm::kGroups * kBlock) * Fm::kBlockBytes;
   const int32_t chunk = ChunkRows(blocks * static_cast<int32_t>(sizeof(XBlock)), kH);
+  const int32_t groups = a.n <= kH ? a.groups : CachedGroups(group_bytes);
   for (int32_t n0 = 0; n0 < a.n; n0 += chunk) {
     const int32_t n1 = n0 + chunk < a.n ? n0 + chunk : a.n;
-    for (int32_t g = 0; g < a.groups; ++g) {
-      const uint8_t* weight = reinterpret_cast<const uint8_t*>(a.weight) + g * group_bytes;
-      for (int32_t n = n0; n < n1; n += kH) {
-        F acc[kH];
-        TileQuantTile<Fm, kH>(weight, a.cols, a.xq + int64_t{n} * blocks, acc);
-        WriteTile(a, acc, g, n, n1 - n < kH ? n1 - n : kH);
-      }
+    for (int32_t g = 0; g < a.groups; g += groups) {
+      const int32_t count = a.groups - g < groups ? a.groups - g : groups;
+      for (int32_t n = n0; n < n1; n += kH) CodePipeline<Fm, kH>(a, n, g, count).Run();
     }
   }
 }

@@ -285,40 +285,80 @@ struct Format {
   }
 };
 
-// How far ahead of use weights are asked for: latency of memory times its bandwidth for one core.
-inline constexpr int kPrefetchBytes = 4096;
+// How far ahead of use weights are asked for, into the second-level cache: its queue of lines that
+// are on their way is several times as long as the first level's, which reads a fifth slower.
+inline constexpr int kStreamBytes = 16 << 10;
+inline void PrefetchStream(const void* p) {
+  PrefetchFar(static_cast<const char*>(p) + kStreamBytes);
+}
+
+// What 32 columns of 16 rows are scaled by: `block` is the block of the format, `planes` its group
+// of 32 columns.
+template <class Fm>
+struct BlockScales {
+  inline __attribute__((always_inline)) BlockScales(const uint8_t* block, const uint8_t* planes) {
+    const F d = Fm::LoadD(block);
+    F dextra = Set1(0.0f);
+    if constexpr (Fm::kHasExtra) dextra = LoadHalf(block + Fm::kDBytes);
+    if constexpr (Fm::kMin) dextra = Sub(Set1(0.0f), dextra);
+    scale[0] = scale[1] = d;
+    extra[0] = extra[1] = dextra;
+#pragma GCC unroll 2
+    for (int s = 0; s < Fm::kSubs; ++s) {
+      scale[s] = Mul(d, ToF(LoadI8(planes + s * 16)));
+      if constexpr (Fm::kMin) {
+        extra[s] = Mul(dextra, ToF(LoadU8(planes + Fm::kScaleBytes + s * 16)));
+      }
+    }
+  }
+
+  // Adds dot products of codes with the activations `b`, without a minimum or bias, to `acc`.
+  inline __attribute__((always_inline)) void Add(F sum, const XBlock& b, F* acc) const {
+    *acc = Fma(Mul(sum, scale[0]), Set1(b.d), *acc);
+    if constexpr (Fm::kHasExtra) *acc = Fma(extra[0], Set1(b.ds), *acc);
+  }
+  // The same where each half has its own scale.
+  inline __attribute__((always_inline)) void AddHalves(F sum0, F sum1, const XBlock& b,
+                                                       F* acc) const {
+    *acc = Fma(Fma(sum0, scale[0], Mul(sum1, scale[1])), Set1(b.d), *acc);
+    if constexpr (Fm::kHasExtra) {
+      *acc = Fma(extra[0], Set1(b.ds_half[0]), *acc);
+      *acc = Fma(extra[1], Set1(b.ds_half[1]), *acc);
+    }
+  }
+
+  F scale[2];
+  F extra[2];
+};
 
 // acc[t] += 16 rows times 32 columns of activation row t, for the rows of one tile.
 template <class Fm, int kTile>
-inline __attribute__((always_inline)) void AddGroup(const uint8_t* planes, const F* scale,
-                                                    const F* extra, const XBlock* x, F* acc) {
+inline __attribute__((always_inline)) void AddGroup(const uint8_t* planes,
+                                                    const BlockScales<Fm>& scales, const XBlock* x,
+                                                    F* acc) {
+  constexpr int kShift = Fm::kShift >= 0 ? Fm::kShift : 0;
+  const auto begin = [](int32_t neg_sum) {
+    return Fm::kShift >= 0 ? ShlI<kShift>(SetI(neg_sum)) : ZeroI();
+  };
   B w[8];
   Fm::Unpack(planes, w);
 #pragma GCC unroll 16
   for (int t = 0; t < kTile; ++t) {
     const XBlock& b = x[t];
     if constexpr (Fm::kHalves) {
-      I a0 = Fm::kShift >= 0 ? ShlI<Fm::kShift >= 0 ? Fm::kShift : 0>(SetI(b.neg_sum_half[0]))
-                             : ZeroI();
-      I a1 = Fm::kShift >= 0 ? ShlI<Fm::kShift >= 0 ? Fm::kShift : 0>(SetI(b.neg_sum_half[1]))
-                             : ZeroI();
+      I a0 = begin(b.neg_sum_half[0]);
+      I a1 = begin(b.neg_sum_half[1]);
 #pragma GCC unroll 16
       for (int g = 0; g < 4; ++g) {
         a0 = Dot4<Fm::kWide>(a0, w[g], b.q + 4 * g);
         a1 = Dot4<Fm::kWide>(a1, w[g + 4], b.q + 4 * g + 16);
       }
-      const F sum = Fma(ToF(a0), scale[0], Mul(ToF(a1), scale[1]));
-      acc[t] = Fma(sum, Set1(b.d), acc[t]);
-      if constexpr (Fm::kHasExtra) {
-        acc[t] = Fma(extra[0], Set1(b.ds_half[0]), acc[t]);
-        acc[t] = Fma(extra[1], Set1(b.ds_half[1]), acc[t]);
-      }
+      scales.AddHalves(ToF(a0), ToF(a1), b, &acc[t]);
     } else {
-      I a = Fm::kShift >= 0 ? ShlI<Fm::kShift >= 0 ? Fm::kShift : 0>(SetI(b.neg_sum)) : ZeroI();
+      I a = begin(b.neg_sum);
 #pragma GCC unroll 16
       for (int g = 0; g < 8; ++g) a = Dot4<Fm::kWide>(a, w[g], b.q + 4 * g);
-      acc[t] = Fma(Mul(ToF(a), scale[0]), Set1(b.d), acc[t]);
-      if constexpr (Fm::kHasExtra) acc[t] = Fma(extra[0], Set1(b.ds), acc[t]);
+      scales.Add(ToF(a), b, &acc[t]);
     }
   }
 }
@@ -330,25 +370,14 @@ void QuantTile(const uint8_t* weight, int32_t cols, const XBlock* x, F* out) {
 #pragma GCC unroll 16
   for (int t = 0; t < kTile; ++t) acc[t] = Set1(0.0f);
   for (int32_t c = 0; c < cols; c += Fm::kGroups * kBlock) {
-    const F d = Fm::LoadD(weight);
-    F dextra = Set1(0.0f);
-    if constexpr (Fm::kHasExtra) dextra = LoadHalf(weight + Fm::kDBytes);
-    if constexpr (Fm::kMin) dextra = Sub(Set1(0.0f), dextra);
     const uint8_t* group = weight + Fm::kHeader;
     for (int g = 0; g < Fm::kGroups; ++g) {
 #pragma GCC unroll 16
       for (int j = 0; j < (Fm::kGroupBytes + 63) / 64; ++j) {
-        Prefetch(group + kPrefetchBytes + j * 64);
+        PrefetchStream(group + j * 64);
       }
-      F scale[2] = {d, d};
-      F extra[2] = {dextra, dextra};
-      for (int s = 0; s < Fm::kSubs; ++s) {
-        scale[s] = Mul(d, ToF(LoadI8(group + s * 16)));
-        if constexpr (Fm::kMin) {
-          extra[s] = Mul(dextra, ToF(LoadU8(group + Fm::kScaleBytes + s * 16)));
-        }
-      }
-      AddGroup<Fm, kTile>(group + Fm::kScaleBytes + Fm::kMinBytes, scale, extra, x, acc);
+      AddGroup<Fm, kTile>(group + Fm::kScaleBytes + Fm::kMinBytes, BlockScales<Fm>(weight, group),
+                          x, acc);
       group += Fm::kGroupBytes;
       x += kTile;
     }
@@ -476,7 +505,7 @@ void ScaledTile(const uint8_t* weight, int32_t cols, const int8_t* x, const floa
 #pragma GCC unroll 16
     for (int g = 0; g < 8; ++g) {
       const B w = LoadBytes(weight + g * 64);
-      Prefetch(weight + kPrefetchBytes + g * 64);
+      PrefetchStream(weight + g * 64);
 #pragma GCC unroll 16
       for (int t = 0; t < kTile; ++t) acc[t] = Dot4<true>(acc[t], w, x + t * kBlock + 4 * g);
     }
@@ -606,8 +635,8 @@ void FloatTile(const uint8_t* weight, int32_t cols, const float* x, int64_t stri
     F w[4];
     W::LoadPair(weight, w);
     W::LoadPair(weight + W::kPairBytes, w + 2);
-    Prefetch(weight + kPrefetchBytes);
-    Prefetch(weight + kPrefetchBytes + 64);
+    PrefetchStream(weight);
+    PrefetchStream(weight + 64);
     weight += 2 * W::kPairBytes;
 #pragma GCC unroll 16
     for (int t = 0; t < kTile; ++t) {
@@ -1286,7 +1315,7 @@ int32_t ReadAll(const std::byte* data, int64_t bytes) {
   for (int64_t i = 0; i + 256 <= bytes; i += 256) {
 #pragma GCC unroll 16
     for (int j = 0; j < 4; ++j) {
-      Prefetch(data + i + 2048 + 64 * j);
+      PrefetchStream(data + i + 64 * j);
       sum[j] = AddI(sum[j], LoadI(data + i + 64 * j));
     }
   }
