@@ -32,7 +32,6 @@ class MatMulTest : public testing::TestWithParam<Case> {
     ASSERT_TRUE(backend->Pack(layout, dtype, rows, cols, plain, weight).ok());
 
     const int64_t out_stride = rows + 5;
-    constexpr float kUntouched = 12345.0f;
     std::vector<float> out(static_cast<size_t>(n * out_stride), kUntouched);
     MatMulTarget target;
     target.weight = {dtype, layout, rows, cols, weight.data()};
@@ -57,11 +56,7 @@ class MatMulTest : public testing::TestWithParam<Case> {
             << "feature " << r << " row " << i;
       }
     }
-    for (int i = 0; i < n; ++i) {
-      for (int64_t r = rows; r < out_stride; ++r) {
-        ASSERT_EQ(out[static_cast<size_t>(i * out_stride + r)], kUntouched) << "written past a row";
-      }
-    }
+    EXPECT_TRUE(NothingPastRows(out, n, rows, out_stride));
   }
 
   int Columns(int multiple) const {
@@ -208,25 +203,33 @@ TEST_P(MatMulTest, PackingIsLosslessAndRowsCanBeGathered) {
 
 TEST_P(MatMulTest, DeterministicMeansBitEqualForManyRowsToo) {
   const auto [dtype, variant] = GetParam();
-  const int cols = Columns(1);
+  const bool cpu = variant != "kernels" && variant != "scalar" && variant != "subgroups";
+  constexpr int kRows = 40;
+  constexpr int kMost = 50;
+  const int cols = Columns(cpu ? 7 : 1);  // no whole number of what a kernel takes at once
   Random random(14);
-  const std::vector<std::byte> plain = RandomWeight(dtype, 16, cols, random);
-  std::vector<float> x = RandomFloats(static_cast<size_t>(50 * cols), random);
+  const std::vector<std::byte> plain = RandomWeight(dtype, kRows, cols, random);
+  std::vector<float> x = RandomFloats(static_cast<size_t>(kMost * cols), random);
   ThreadTeam team(2);
   CpuOptions options;
   options.deterministic = true;
-  const bool cpu = variant != "kernels" && variant != "scalar" && variant != "subgroups";
   const auto backend = cpu ? std::move(CreateCpuBackend(variant, &team, options)).value()
                            : MustCreate(variant, &team);
-  std::vector<float> one(16), many(50 * 16);
+  std::vector<float> one(kRows), many(kMost * kRows);
   MatMulTarget target;
-  target.weight = {dtype, Layout::kPlain, 16, cols, plain.data()};
-  target.out = View(one, 1, 16);
-  ASSERT_TRUE(backend->MatMul(View(x, 1, cols), {&target, 1}).ok());
-  target.out = View(many, 50, 16);
-  ASSERT_TRUE(backend->MatMul(View(x, 50, cols), {&target, 1}).ok());
-  many.resize(16);
-  EXPECT_EQ(one, many);
+  target.weight = {dtype, Layout::kPlain, kRows, cols, plain.data()};
+  for (const int n : {16, 17, kMost}) {
+    target.out = View(many, n, kRows);
+    ASSERT_TRUE(backend->MatMul(View(x, n, cols), {&target, 1}).ok());
+    for (const int row : {0, 7, 15, n - 1}) {
+      Matrix single = View(x, 1, cols);
+      single.data += row * cols;
+      target.out = View(one, 1, kRows);
+      ASSERT_TRUE(backend->MatMul(single, {&target, 1}).ok());
+      EXPECT_TRUE(std::equal(one.begin(), one.end(), many.begin() + row * kRows))
+          << "row " << row << " of " << n;
+    }
+  }
 }
 
 std::vector<Case> AllCases() {

@@ -25,6 +25,22 @@ inline Matrix View(std::vector<float>& data, int rows, int cols, int64_t stride 
   return {data.data(), rows, cols, stride == 0 ? cols : stride};
 }
 
+// What results are filled with before they are computed.
+inline constexpr float kUntouched = 12345.0f;
+
+// Whether nothing was written between the rows of `out`, which lie `stride` apart.
+inline testing::AssertionResult NothingPastRows(const std::vector<float>& out, int rows, int cols,
+                                                int64_t stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = cols; c < stride; ++c) {
+      const float value = out[static_cast<size_t>(r * stride + c)];
+      if (value == kUntouched) continue;
+      return testing::AssertionFailure() << "row " << r << ", column " << c << " is " << value;
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
 // Variants that this machine runs: the processor's, and "kernels" of the common dialect where it
 // has a device that compiles them.
 inline std::vector<std::string> SupportedVariants() {

@@ -20,7 +20,7 @@ void* NewLines(size_t bytes) {
 void Activations::Quantise(const Matrix& x) {
   const bool matrix_unit = UsesTileQuant(kernels_, x.rows);
   const int32_t blocks = x.cols / kBlock;
-  const int32_t tile = matrix_unit ? TileQuantHeight(x.rows) : kernels_.tile_rows;
+  const int32_t tile = matrix_unit ? kMatrixTile : kernels_.tile_rows;
   const int32_t tiles = (x.rows + tile - 1) / tile;
   const int32_t last = x.rows - (tiles - 1) * tile;
   const int32_t last_padded = matrix_unit ? tile : PaddedRows(last);

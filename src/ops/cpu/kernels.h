@@ -78,9 +78,6 @@ inline constexpr int64_t kPassSumBytes = int64_t{kPassRows} * kPassGroups * kLan
 inline constexpr int64_t kPanelBytes = int64_t{kPassColumns} * kLanes * 2;
 inline constexpr int64_t kTileScratchBytes = kPassSumBytes + 4 * kPanelBytes;
 
-// Tile kernels for block formats: activation rows of a tile of n rows in all.
-inline constexpr int TileQuantHeight(int n) { return n <= 8 ? 8 : n <= 12 ? 12 : 16; }
-
 struct AttentionArgs {
   const float* q;  // row 0 of the sequence, first query head of the KV head's group
   int64_t q_stride;
@@ -138,8 +135,8 @@ struct Kernels {
   MatMulFn tile_matmul[kDTypeCount];
   int tile_min_rows;
   // What `matmul` computes, bit by bit, by a matrix unit: block formats from `tile_quant_min_rows`
-  // rows on, in tiles that all have TileQuantHeight(n) rows, and W8A8 from `tile_scaled_min_rows`
-  // on for widths that are a multiple of 64. Null where there is none.
+  // rows on, in tiles of 16 rows, the last filled up with zeros, and W8A8 from
+  // `tile_scaled_min_rows` on for widths that are a multiple of 64. Null where there is none.
   MatMulFn tile_quant_matmul[kDTypeCount];
   int tile_quant_min_rows;
   int tile_scaled_min_rows;

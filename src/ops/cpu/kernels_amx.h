@@ -114,24 +114,14 @@ struct BlockPairs {
         CodeFloats<Fm>::kMagic + (Fm::kShift >= 0 ? 1 << (Fm::kShift >= 0 ? Fm::kShift : 0) : 0);
     const int32_t block = column / kBlock;
     const uint8_t* weight = group + int64_t{block / Fm::kGroups} * Fm::kBlockBytes;
-    const F d = CanonicalNan(Fm::LoadD(weight));
-    F dextra = Set1(0.0f);
-    if constexpr (Fm::kHasExtra) dextra = CanonicalNan(LoadHalf(weight + Fm::kDBytes));
-    if constexpr (Fm::kMin) dextra = Sub(Set1(0.0f), dextra);
     const uint8_t* planes = weight + Fm::kHeader + block % Fm::kGroups * Fm::kGroupBytes;
 #pragma GCC unroll 16
     for (int j = 0; j < (Fm::kGroupBytes + 63) / 64; ++j) PrefetchFar(planes + ahead + j * 64);
-    F scale[2] = {d, d};
-    F add[2] = {dextra, dextra};
+    const BlockScales<Fm> scales(weight, planes, CanonicalNan);
+    const F* const scale = scales.scale;
+    F add[2];
 #pragma GCC unroll 2
-    for (int s = 0; s < Fm::kSubs; ++s) {
-      scale[s] = Mul(d, ToF(LoadI8(planes + s * 16)));
-      if constexpr (Fm::kMin) {
-        add[s] = Mul(dextra, ToF(LoadU8(planes + Fm::kScaleBytes + s * 16)));
-      }
-    }
-#pragma GCC unroll 2
-    for (int s = 0; s < 2; ++s) add[s] = Fma(scale[s], Set1(-kTaken), add[s]);
+    for (int s = 0; s < 2; ++s) add[s] = Fma(scale[s], Set1(-kTaken), scales.extra[s]);
     B w[8];
     Fm::Unpack(planes + Fm::kScaleBytes + Fm::kMinBytes, w);
 #pragma GCC unroll 8
@@ -200,6 +190,44 @@ inline __attribute__((always_inline)) void AddProducts(const uint8_t* a0, const 
   }
 }
 
+// Where the sums of tiles 0 .. 3 lie: 16 x 16 numbers each, distances in bytes.
+struct SumPlace {
+  char* first;
+  int64_t column;  // from a tile to the one of the next 16 features
+  int64_t row;     // and of the next 16 rows
+  int64_t stride;  // from a row to the next
+
+  // Tiles that follow each other, [row tile][kN].
+  template <int kN>
+  static SumPlace Packed(void* sums) {
+    return {static_cast<char*>(sums), kTileBytes, kN * kTileBytes, 64};
+  }
+};
+
+// Tiles 0 .. 3 from memory, or zeros to begin with.
+template <int kM, int kN>
+inline __attribute__((always_inline)) void LoadSums(const SumPlace& s, bool begin) {
+  Tiles::Fence(s.first);
+  if (begin) {
+    _tile_zero(0);
+    if constexpr (kN > 1) _tile_zero(1);
+    if constexpr (kM > 1) _tile_zero(2);
+    if constexpr (kM > 1 && kN > 1) _tile_zero(3);
+  } else {
+    _tile_loadd(0, s.first, s.stride);
+    if constexpr (kN > 1) _tile_loadd(1, s.first + s.column, s.stride);
+    if constexpr (kM > 1) _tile_loadd(2, s.first + s.row, s.stride);
+    if constexpr (kM > 1 && kN > 1) _tile_loadd(3, s.first + s.row + s.column, s.stride);
+  }
+}
+template <int kM, int kN>
+inline __attribute__((always_inline)) void StoreSums(const SumPlace& s) {
+  _tile_stored(0, s.first, s.stride);
+  if constexpr (kN > 1) _tile_stored(1, s.first + s.column, s.stride);
+  if constexpr (kM > 1) _tile_stored(2, s.first + s.row, s.stride);
+  if constexpr (kM > 1 && kN > 1) _tile_stored(3, s.first + s.row + s.column, s.stride);
+}
+
 // Columns at a time, in tiles: two tiles of rows and two of features in the first-level cache.
 constexpr int32_t kTileSteps = 8;
 // Groups whose results are written together where the width takes one pass.
@@ -211,30 +239,15 @@ struct TileBlock {
   int64_t a_stride;     // to those of the next 16
   const uint8_t* b[2];  // tiles of weights
   int32_t steps;
-  float* sums[2][2];  // 16 x 16 each, rows `stride` floats apart
-  int64_t stride;
+  SumPlace sums;
   bool begin;  // no sums yet
 };
 
 template <int kM, int kN>
 void MultiplyBlock(const TileBlock& t) {
-  Tiles::Fence(t.b[0]);
-  if (t.begin) {
-    _tile_zero(0);
-    if constexpr (kN > 1) _tile_zero(1);
-    if constexpr (kM > 1) _tile_zero(2);
-    if constexpr (kM > 1 && kN > 1) _tile_zero(3);
-  } else {
-    _tile_loadd(0, t.sums[0][0], t.stride * 4);
-    if constexpr (kN > 1) _tile_loadd(1, t.sums[0][1], t.stride * 4);
-    if constexpr (kM > 1) _tile_loadd(2, t.sums[1][0], t.stride * 4);
-    if constexpr (kM > 1 && kN > 1) _tile_loadd(3, t.sums[1][1], t.stride * 4);
-  }
+  LoadSums<kM, kN>(t.sums, t.begin);
   AddProducts<kM, kN>(t.a, t.a + t.a_stride, t.b[0], t.b[1], t.steps);
-  _tile_stored(0, t.sums[0][0], t.stride * 4);
-  if constexpr (kN > 1) _tile_stored(1, t.sums[0][1], t.stride * 4);
-  if constexpr (kM > 1) _tile_stored(2, t.sums[1][0], t.stride * 4);
-  if constexpr (kM > 1 && kN > 1) _tile_stored(3, t.sums[1][1], t.stride * 4);
+  StoreSums<kM, kN>(t.sums);
 }
 
 // The part of a matrix that is computed at a time: rows [n0, n1), columns [c0, c1), groups
@@ -330,7 +343,6 @@ void MultiplyPanel(const MatMulArgs& a, const TilePart& part, const uint8_t* con
   const uint8_t* const rows = reinterpret_cast<const uint8_t*>(a.xb);
   TileBlock t = {};
   t.a_stride = blocks * kTileBytes;
-  t.stride = 16;
   // Steps of `next` after each so many blocks' products, so that they are spread evenly.
   const int32_t tiles = (part.n1 - part.n0 + 31) / 32;
   const int32_t steps_each = (kN * all + tiles * ((all + kTileSteps - 1) / kTileSteps) - 1) /
@@ -341,10 +353,7 @@ void MultiplyPanel(const MatMulArgs& a, const TilePart& part, const uint8_t* con
     for (int j = 0; j < kN; ++j) t.b[j] = pairs[j] + k * kTileBytes;
     for (int32_t n = part.n0; n < part.n1; n += 32) {
       t.a = rows + (n / 16 * blocks + part.c0 / kBlock + k) * kTileBytes;
-      float* const here = sums + int64_t{n - part.n0} / 16 * kN * 256;
-      for (int i = 0; i < 2; ++i) {
-        for (int j = 0; j < kN; ++j) t.sums[i][j] = here + (i * kN + j) * 256;
-      }
+      t.sums = SumPlace::Packed<kN>(sums + int64_t{n - part.n0} / 16 * kN * 256);
       if (part.n1 - n > 16) {
         MultiplyBlock<2, kN>(t);
       } else {

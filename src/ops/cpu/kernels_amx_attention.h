@@ -213,15 +213,13 @@ void AddTileValues(const AttentionArgs& a, const TilePass& p, int unit, int32_t 
   t.a = p.weight + int64_t{unit / 16} * kTileKeys * 32;
   t.a_stride = int64_t{kTileKeys} * 32;
   t.steps = steps;
-  t.stride = a.value_dim;
+  t.sums.stride = a.value_dim * int64_t{sizeof(float)};
+  t.sums.column = kLanes * sizeof(float);
+  t.sums.row = 16 * t.sums.stride;
   constexpr int64_t kDims = int64_t{kTileKeys} / 32 * kTileBytes;  // tiles of the same dims
   for (int32_t d = 0; d < a.value_dim; d += 2 * kLanes) {
-    for (int i = 0; i < 2; ++i) {
-      t.b[i] = p.value + (d / kLanes + i) * kDims;
-      for (int m = 0; m < 2; ++m) {
-        t.sums[m][i] = p.state.output + (unit + 16 * m) * a.value_dim + d + i * kLanes;
-      }
-    }
+    for (int i = 0; i < 2; ++i) t.b[i] = p.value + (d / kLanes + i) * kDims;
+    t.sums.first = reinterpret_cast<char*>(p.state.output + unit * a.value_dim + d);
     if (d + kLanes < a.value_dim) {
       MultiplyBlock<kM, 2>(t);
     } else {

@@ -18,7 +18,8 @@ namespace {
 // `columns` bytes, 6 and 7 codes of 16 rows, 4 columns a row.
 constexpr int kChunkProducts = 4;
 
-template <int kH>
+constexpr int kH = kMatrixTile;  // activation rows of a tile
+
 TileShapes CodeShapes(int columns) {
   TileShapes shapes = {};
   for (int i = 0; i < kChunkProducts; ++i) {
@@ -35,7 +36,7 @@ TileShapes CodeShapes(int columns) {
 }
 
 // One tile of kH activation rows against some groups of 16 output features.
-template <class Fm, int kH>
+template <class Fm>
 class CodePipeline {
  public:
   CodePipeline(const MatMulArgs& args, int32_t n, int32_t first_group, int32_t group_count)
@@ -48,7 +49,7 @@ class CodePipeline {
         group_bytes_(int64_t{args.cols} / (Fm::kGroups * kBlock) * Fm::kBlockBytes),
         x_(args.xq + int64_t{n} * blocks_) {}
 
-  // REQUIRES: tiles of CodeShapes<kH>().
+  // REQUIRES: tiles of CodeShapes().
   void Run() {
     Place unpack = Begin();
     Place multiply = unpack;
@@ -71,7 +72,7 @@ class CodePipeline {
         Finish(finish, room_[round & 1], acc);
         Next(&finish);
       }
-      if (multiplies) StoreSums(sums);
+      if (multiplies) StoreChunk(sums);
     }
   }
 
@@ -160,7 +161,7 @@ class CodePipeline {
 #undef TERRACE_PRODUCT
   }
 
-  static inline __attribute__((always_inline)) void StoreSums(Room& room) {
+  static inline __attribute__((always_inline)) void StoreChunk(Room& room) {
     _tile_stored(0, room.sums[0], 64);
     _tile_stored(1, room.sums[1], 64);
     _tile_stored(2, room.sums[2], 64);
@@ -214,9 +215,10 @@ inline int32_t CachedGroups(int64_t group_bytes) {
   return static_cast<int32_t>(group_bytes < kCached ? kCached / group_bytes : 1);
 }
 
-template <class Fm, int kH>
-void TileQuantRows(const MatMulArgs& a) {
-  const Tiles tiles(CodeShapes<kH>(Fm::kHalves ? 16 : 32));
+template <class Fm>
+void TileQuantMatMul(const MatMulArgs& a) {
+  PrefetchStart(a.weight);
+  const Tiles tiles(CodeShapes(Fm::kHalves ? 16 : 32));
   const int32_t blocks = a.cols / kBlock;
   const int64_t group_bytes = int64_t{a.cols} / (Fm::kGroups * kBlock) * Fm::kBlockBytes;
   const int32_t chunk = ChunkRows(blocks * static_cast<int32_t>(sizeof(XBlock)), kH);
@@ -225,21 +227,8 @@ void TileQuantRows(const MatMulArgs& a) {
     const int32_t n1 = n0 + chunk < a.n ? n0 + chunk : a.n;
     for (int32_t g = 0; g < a.groups; g += groups) {
       const int32_t count = a.groups - g < groups ? a.groups - g : groups;
-      for (int32_t n = n0; n < n1; n += kH) CodePipeline<Fm, kH>(a, n, g, count).Run();
+      for (int32_t n = n0; n < n1; n += kH) CodePipeline<Fm>(a, n, g, count).Run();
     }
-  }
-}
-
-template <class Fm>
-void TileQuantMatMul(const MatMulArgs& a) {
-  PrefetchStart(a.weight);
-  switch (TileQuantHeight(a.n)) {
-    case 8:
-      return TileQuantRows<Fm, 8>(a);
-    case 12:
-      return TileQuantRows<Fm, 12>(a);
-    default:
-      return TileQuantRows<Fm, 16>(a);
   }
 }
 

@@ -20,24 +20,13 @@ struct CodeBlock {
   int64_t row_bytes;
   const uint8_t* b[2];
   int32_t steps;
-  int32_t* sums;  // [row tile][group] 16 x 16
+  SumPlace sums;
   bool begin;
 };
 
 template <int kM, int kN>
 void MultiplyCodes(const CodeBlock& t) {
-  Tiles::Fence(t.a);
-  if (t.begin) {
-    _tile_zero(0);
-    if constexpr (kN > 1) _tile_zero(1);
-    if constexpr (kM > 1) _tile_zero(2);
-    if constexpr (kM > 1 && kN > 1) _tile_zero(3);
-  } else {
-    _tile_loadd(0, t.sums, 64);
-    if constexpr (kN > 1) _tile_loadd(1, t.sums + 256, 64);
-    if constexpr (kM > 1) _tile_loadd(2, t.sums + kN * 256, 64);
-    if constexpr (kM > 1 && kN > 1) _tile_loadd(3, t.sums + 768, 64);
-  }
+  LoadSums<kM, kN>(t.sums, t.begin);
   const int8_t* const a1 = t.a + 16 * t.row_bytes;
   for (int32_t k = 0; k < t.steps; ++k) {
     _tile_loadd(6, t.b[0] + int64_t{k} * kTileBytes, 64);
@@ -53,10 +42,7 @@ void MultiplyCodes(const CodeBlock& t) {
       if constexpr (kN > 1) _tile_dpbsud(3, 5, 7);
     }
   }
-  _tile_stored(0, t.sums, 64);
-  if constexpr (kN > 1) _tile_stored(1, t.sums + 256, 64);
-  if constexpr (kM > 1) _tile_stored(2, t.sums + kN * 256, 64);
-  if constexpr (kM > 1 && kN > 1) _tile_stored(3, t.sums + 768, 64);
+  StoreSums<kM, kN>(t.sums);
 }
 
 // Sums of rows [n0, n1) of kN groups from `g` on.
@@ -78,7 +64,7 @@ void MultiplyCodePanel(const MatMulArgs& a, int32_t g, int32_t n0, int32_t n1, i
     }
     for (int32_t n = n0; n < n1; n += 32) {
       t.a = a.x8 + int64_t{n} * a.cols + k * kCodeColumns;
-      t.sums = sums + (n - n0) / 16 * kN * 256;
+      t.sums = SumPlace::Packed<kN>(sums + (n - n0) / 16 * kN * 256);
       const int32_t rows = n1 - n < 32 ? n1 - n : 32;
       if (rows > 16) {
         MultiplyCodes<2, kN>(t);

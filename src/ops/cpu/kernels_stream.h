@@ -1,0 +1,71 @@
+// What matrix kernels share: weights asked for ahead, heights of tiles, results written. Part of
+// kernels_impl.h.
+#ifndef TERRACE_OPS_CPU_KERNELS_STREAM_H_
+#define TERRACE_OPS_CPU_KERNELS_STREAM_H_
+
+#include "ops/cpu/kernels_lanes.h"
+
+namespace terrace::ops::cpu {
+namespace {
+
+// How far ahead of use weights are asked for, into the second-level cache: its queue of lines that
+// are on their way is several times as long as the first level's, which reads a fifth slower.
+inline constexpr int kStreamBytes = 16 << 10;
+inline void PrefetchStream(const void* p) {
+  PrefetchFar(static_cast<const char*>(p) + kStreamBytes);
+}
+
+// Calls use with the height of a tile of `count` activation rows: those that kernels exist for.
+template <typename Use>
+inline void WithTileHeight(int count, Use use) {
+  switch (PaddedRows(count)) {
+    case 1:
+      return use.template operator()<1>();
+    case 2:
+      return use.template operator()<2>();
+    case 3:
+      return use.template operator()<3>();
+    case 4:
+      return use.template operator()<4>();
+    default:
+      if constexpr (kTileRows > 4) {
+        switch (PaddedRows(count)) {
+          case 6:
+            return use.template operator()<6>();
+          case 8:
+            return use.template operator()<8>();
+          case 10:
+            return use.template operator()<10>();
+          default:
+            return use.template operator()<12>();
+        }
+      }
+  }
+}
+
+// Adds the bias and writes tile results: lanes are output features, tile rows activation rows.
+inline void WriteTile(const MatMulArgs& a, const F* acc, int32_t group, int32_t row, int count) {
+  const int32_t first = group * kLanes;
+  const int lanes = a.rows - first < kLanes ? a.rows - first : kLanes;
+  const F bias = a.bias != nullptr ? LoadN(a.bias + first, lanes) : Set1(0.0f);
+  for (int t = 0; t < count; ++t) {
+    StoreN(a.out + (row + t) * a.out_stride + first, Add(acc[t], bias), lanes);
+  }
+}
+
+// Rows of activations that stay in the second-level cache while row groups pass over them.
+inline int32_t ChunkRows(int32_t bytes_a_row, int tile) {
+  constexpr int32_t kChunkBytes = 384 << 10;
+  const int32_t rows = kChunkBytes / (bytes_a_row < 1 ? 1 : bytes_a_row) / tile * tile;
+  return rows < tile ? tile : rows;
+}
+
+// Starts the stream of weights of a range, before the hardware has seen its direction.
+inline void PrefetchStart(const std::byte* weight) {
+  for (int i = 0; i < 32; ++i) Prefetch(weight + i * 64);
+}
+
+}  // namespace
+}  // namespace terrace::ops::cpu
+
+#endif  // TERRACE_OPS_CPU_KERNELS_STREAM_H_
