@@ -11,6 +11,11 @@ void StoreKvToken(const float* x, int32_t dim, KvDType dtype, bool transposed, i
                   std::byte* tile) {
   const int64_t step = transposed ? kKvBlockTokens : 1;
   const int64_t first = transposed ? token : static_cast<int64_t>(token) * dim;
+  if (transposed) {  // a line of each few dimensions: waiting for one at a time would take long
+    const int64_t bytes =
+        static_cast<int64_t>(dim) * kKvBlockTokens * static_cast<int64_t>(KvElementBytes(dtype));
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(tile + i, 1);
+  }
   F inverse = Set1(0.0f);
   if (dtype == KvDType::kI8) {
     F largest = Set1(0.0f);

@@ -12,7 +12,7 @@ int32_t ReadAll(const std::byte* data, int64_t bytes) {
   for (int64_t i = 0; i + 256 <= bytes; i += 256) {
 #pragma GCC unroll 16
     for (int j = 0; j < 4; ++j) {
-      PrefetchStream(data + i + 64 * j);
+      PrefetchFar(data + i + kFarBytes + 64 * j);
       sum[j] = AddI(sum[j], LoadI(data + i + 64 * j));
     }
   }
