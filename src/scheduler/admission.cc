@@ -1,5 +1,7 @@
 // Who gets in, with which KV, and who gives way.
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -31,6 +33,16 @@ uint64_t LeastWorkspace(const engine::EngineModel& model) {
 }
 bool FitsWhole(const engine::EngineModel& model, uint64_t budget_bytes) {
   return model.weights().total_bytes() + LeastWorkspace(model) <= budget_bytes;
+}
+
+// Weights of other models that stay for realtime requests.
+uint64_t KeptBeside(const std::map<std::string, std::unique_ptr<ModelQueue>>& queues,
+                    const ModelQueue& queue) {
+  uint64_t bytes = 0;
+  for (const auto& [name, other] : queues) {
+    if (other->kept && other.get() != &queue) bytes += other->model->weights().total_bytes();
+  }
+  return bytes;
 }
 
 void AddChoice(LiveRequest* live, const std::string& why) {
@@ -81,7 +93,8 @@ void SchedulerImpl::AdmitLocked(ModelQueue* queue) {
   };
   auto [kv_bytes, running] = booked();
   const uint64_t budget = Budget();
-  const uint64_t weights = std::min(queue->model->weights().total_bytes(), budget);
+  const uint64_t weights =
+      std::min(queue->model->weights().total_bytes() + KeptBeside(queues_, *queue), budget);
   const int64_t now_us = clock_->NowUs();
   const int held_band = queue->running.empty() ? kNoBand : held_band_;
   auto has_place = [&](const LiveRequest& live) {
@@ -389,7 +402,8 @@ uint64_t SchedulerImpl::TakenKvLocked() const {
 
 int32_t SchedulerImpl::RowsWithRoomLocked(const ModelQueue& queue) const {
   if (!FitsWhole(*queue.model, device_budget_bytes_)) return options_.step_tokens;
-  const uint64_t taken = queue.model->weights().total_bytes() + TakenKvLocked();
+  const uint64_t taken =
+      queue.model->weights().total_bytes() + KeptBeside(queues_, queue) + TakenKvLocked();
   int32_t rank = 0;
   for (const auto& live : queue.running) {
     if (live->adapter != nullptr) rank = std::max(rank, live->adapter->weights().max_rank());
@@ -407,7 +421,7 @@ bool SchedulerImpl::MakeRoomBesideWeightsLocked(ModelQueue* queue) {
   // Else its weights come and go in any case.
   if (!FitsWhole(*queue->model, device_budget_bytes_)) return true;
   if (moving_bytes_ > 0 && !options_.cache->moving()) moving_bytes_ = 0;
-  const uint64_t weights = queue->model->weights().total_bytes();
+  const uint64_t weights = queue->model->weights().total_bytes() + KeptBeside(queues_, *queue);
   const uint64_t least = LeastWorkspace(*queue->model);
   const auto over = [&] {
     mutex_.AssertHeld();
@@ -427,20 +441,29 @@ bool SchedulerImpl::MakeRoomBesideWeightsLocked(ModelQueue* queue) {
 }
 
 bool SchedulerImpl::PreemptLocked(ModelQueue* preferred) {
-  // Paused sequences of other models give way first; then the youngest of this one.
-  ModelQueue* victim_queue = nullptr;
-  size_t total = 0;
+  const int64_t now_us = clock_->NowUs();
+  // The worst class first; of one class paused sequences of other models, then the youngest.
+  using Rank = std::tuple<int, bool, int64_t>;
+  ModelQueue* from = nullptr;
+  size_t place = 0, total = 0;
+  Rank worst = {};
   for (auto& [name, queue] : queues_) {
     total += queue->running.size();
-    if (queue.get() != preferred && !queue->running.empty()) victim_queue = queue.get();
+    for (size_t i = 0; i < queue->running.size(); ++i) {
+      const LiveRequest& live = *queue->running[i];
+      const Rank rank = {BandOf(live, now_us), queue.get() != preferred, live.submitted_us};
+      if (from != nullptr && rank < worst) continue;
+      from = queue.get();
+      place = i;
+      worst = rank;
+    }
   }
   if (total < 2) return false;
-  if (victim_queue == nullptr) victim_queue = preferred;
-  std::unique_ptr<LiveRequest> victim = std::move(victim_queue->running.back());
-  victim_queue->running.pop_back();
-  held_band_ = std::min(held_band_, BandOf(*victim, clock_->NowUs()));
-  ReleaseVictimLocked(victim_queue, victim.get());
-  victim_queue->waiting.push_front(std::move(victim));
+  std::unique_ptr<LiveRequest> victim = std::move(from->running[place]);
+  from->running.erase(from->running.begin() + static_cast<ptrdiff_t>(place));
+  held_band_ = std::min(held_band_, std::get<0>(worst));
+  ReleaseVictimLocked(from, victim.get());
+  from->waiting.push_front(std::move(victim));
   ++waiting_;
   return true;
 }

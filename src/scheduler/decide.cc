@@ -228,7 +228,7 @@ void SchedulerImpl::KeepAtWorkLocked(const View& view, std::span<const int32_t> 
 void SchedulerImpl::KeepRealtimeLocked(int64_t now_us) {
   // After its last request; the next one is often on its way.
   constexpr int64_t kKeptUs = 2'000'000;
-  uint64_t most = 0, kept = 0;  // of the others with work; of those that are kept
+  uint64_t most = 0, longest = 0;  // of the others with work: weights, and KV of one sequence
   for (const auto& [name, queue] : queues_) {
     const auto is_realtime = [](const auto& live) {
       return live->request->sla == SlaClass::kRealtime;
@@ -236,15 +236,18 @@ void SchedulerImpl::KeepRealtimeLocked(int64_t now_us) {
     const bool there = std::any_of(queue->running.begin(), queue->running.end(), is_realtime) ||
                        std::any_of(queue->waiting.begin(), queue->waiting.end(), is_realtime);
     if (there) queue->realtime_us = now_us;
-    const bool keeps = queue->realtime_us > 0 && now_us - queue->realtime_us < kKeptUs;
-    if (!keeps && queue->has_work()) most = std::max(most, queue->model->weights().total_bytes());
+    queue->kept = queue->realtime_us > 0 && now_us - queue->realtime_us < kKeptUs;
+    if (queue->kept || !queue->has_work()) continue;
+    most = std::max(most, queue->model->weights().total_bytes());
+    for (const auto& live : queue->running) longest = std::max(longest, queue->TakenBytes(*live));
   }
-  const uint64_t taken = most + TakenKvLocked();
+  // Of several sequences that have no room beside them some give way.
+  uint64_t taken = most + longest;
   for (const auto& [name, queue] : queues_) {
-    if (queue->realtime_us == 0 || now_us - queue->realtime_us >= kKeptUs) continue;
     const uint64_t weights = queue->model->weights().total_bytes();
-    if (taken + kept + weights > Budget()) continue;
-    kept += weights;
+    queue->kept &= taken + weights <= Budget();
+    if (!queue->kept) continue;
+    taken += weights;
     engine_->manager()->Lease(queue->model->weights().tier_id(), queue->realtime_us + kKeptUs);
   }
 }

@@ -44,6 +44,7 @@ struct ModelQueue {
   bool stuck = false;               // as ArbiterModel::stuck; until none is missing
   double return_us = 0;             // as ArbiterModel::return_us; moving average
   int64_t realtime_us = 0;          // when a realtime request was there last; 0: never
+  bool kept = false;                // its weights stay for the next realtime request
   int32_t admissible = 0;           // of the front of `waiting`
   int told_band = kNoBand;          // to the tier manager, of its requests
 

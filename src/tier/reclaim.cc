@@ -38,12 +38,14 @@ bool TierManagerImpl::ReclaimIdle(uint64_t bytes, bool anything, const std::stri
     const uint64_t free = ledger_.free(Tier::kDevice);
     if (free >= wanted) return false;  // there is room: a quota is what stands in the way
     wanted -= free;
+    const int64_t now = clock_->NowUs();
     const uint64_t workspace = ledger_.used(Tier::kDevice, Kind::kWorkspace);
     // One order of age for weights and idle KV: the oldest go first, whichever they are.
     for (const auto& [id, model] : models_) {
       if (anything || model->resident_bytes == 0) continue;
       const bool fits = model->bytes + workspace <= options_.device_budget_bytes;
       if (fits && model->spec.name == asking) continue;
+      if (model->leased_until_us > now) continue;  // it makes no room, however old it is
       const bool pinned = std::any_of(model->segments.begin(), model->segments.end(),
                                       [](const Segment& s) { return s.pins > 0; });
       if (!pinned) used_before_us = std::min(used_before_us, model->history.last_us);

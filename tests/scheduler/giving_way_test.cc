@@ -13,6 +13,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "base/clock.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "scheduler/fixture.h"
@@ -210,6 +211,64 @@ TEST_F(GivingWayTest, ATenantsKvStaysWithinItsQuotaAndOthersDoNotWaitForIt) {
   EXPECT_EQ(order->ended, (std::vector<std::string>{"wide", "first", "second"}));
   EXPECT_GT(most, uint64_t{kTokens} * kKiB);
   EXPECT_LE(most, kQuota);
+}
+
+// Weights that stay for the next realtime request are no room for the KV of others, nor are those
+// of the model at work: of two batch sequences that fit beside each other, but not beside both
+// models as well, one waits, and KV that is kept goes. Without realtime requests the idle model's
+// weights go.
+TEST_F(GivingWayTest, KvOfOthersTakesNoRoomOfWeightsThatStayForRealtimeRequests) {
+  constexpr int32_t kTokens = 300;
+  Random random(10);
+  const std::vector<int32_t> first = RandomPrompt(random, 20), second = RandomPrompt(random, 20);
+  SchedulerOptions options;
+  options.step_tokens = 16;
+  Start(64 * kMiB, options);
+  for (const char* arch : {"qwen3", "gemma3"}) Add(arch);
+  Answer("alone", "qwen3", first, kTokens);
+  Answer("other", "gemma3", first, 3);
+  const uint64_t kv_bytes = uint64_t{20 + kTokens} * kKiB;
+  const uint64_t workspace = rig_->engine().workspace_bytes();
+  Stop();
+  for (const SlaClass sla : {SlaClass::kRealtime, SlaClass::kStandard}) {
+    SCOPED_TRACE(static_cast<int>(sla));
+    std::filesystem::remove_all(folder_.path());
+    Start(weight_bytes_["qwen3"] + weight_bytes_["gemma3"] + workspace + kv_bytes * 3 / 2, options);
+    // It stands still, ahead of the tier manager's: weights stay for as long as the test takes.
+    const ManualClock frozen(rig_->clock().NowUs() + int64_t{3600} * 1'000'000);
+    options.cache = cache_.get();
+    scheduler_ = Scheduler::Create(options, &rig_->engine(), &frozen, &metrics_);
+    for (const char* arch : {"qwen3", "gemma3"}) Add(arch);
+    const double before = Preemptions();
+    auto request = MakeRequest("quick", "gemma3", first, 3);
+    request->sla = sla;
+    auto quick = Send(std::move(request));
+    quick->finished.WaitForNotification();
+    EXPECT_TRUE(quick->info.status.ok()) << quick->info.status;
+    cache_->Reclaim(64 * kMiB, rig_->clock().NowUs());
+    const auto evictions = [this](const std::string& name) {
+      for (const tier::ModelState& model : rig_->manager().Snapshot().models) {
+        if (model.name == name) return model.evictions;
+      }
+      ADD_FAILURE() << name;
+      return uint64_t{0};
+    };
+    std::vector<std::shared_ptr<WaitingSink::State>> batch = {
+        Begin("b1", first, kTokens, SlaClass::kBatch),
+        Begin("b2", second, kTokens, SlaClass::kBatch)};
+    for (const auto& each : batch) each->go_on.Notify();
+    for (const auto& each : batch) {
+      each->finished.WaitForNotification();
+      EXPECT_TRUE(each->info.status.ok()) << each->info.status;
+      EXPECT_EQ(each->tokens.size(), static_cast<size_t>(kTokens));
+    }
+    const bool stay = sla == SlaClass::kRealtime;
+    EXPECT_EQ(evictions("qwen3"), 0u);
+    EXPECT_EQ(evictions("gemma3") == 0, stay);
+    EXPECT_EQ(Preemptions() - before, 0) << "it waits from the start";
+    Stop();
+    options.cache = nullptr;
+  }
 }
 
 // A tenant pauses when it has computed what its limit allows, also alone, and nobody pauses with
