@@ -29,6 +29,8 @@ CHAT = "/v1/completions"
 REALTIME_GOAL_FACTOR = 1.5  # of the unloaded 99th percentile
 STANDARD_GOAL_S = 5.0
 BATCH_GOAL_S = 30.0
+# Of requests alone and beside the load, in turn.
+ROUNDS = 4
 
 
 def percentile(values, share):
@@ -53,8 +55,9 @@ def make_model(folder, name, seed, context=None):
 class Client:
     """Requests of one tenant with its key."""
 
-    def __init__(self, server, tenant, sla):
+    def __init__(self, server, tenant, sla, scope="infer"):
         command = [str(server.binary), "key", "add", tenant, "--tenant", tenant, "--sla", sla]
+        command += ["--scope", scope]
         command += ["--json", "--config", str(server.folder / "terrace.yaml")]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         self.server, self.tenant = server, tenant
@@ -180,21 +183,23 @@ class Load:
 
 def short_requests(client, model, words, tokens, seconds, pause, seeds):
     """One short request after the other on one connection, all of different texts: what each took,
-    as its client sees it."""
+    as its client sees it, and the number of its trace."""
     connection = client.server.connect()
-    took, end = [], time.monotonic() + seconds
+    asked, end = [], time.monotonic() + seconds
     while time.monotonic() < end:
-        body = json.dumps(client.body(model, words, tokens, next(seeds), stream=False))
+        seed = next(seeds)
+        body = json.dumps(client.body(model, words, tokens, seed, stream=False))
+        trace = {"traceparent": f"00-{seed:032x}-{1:016x}-01"}
         start = time.monotonic()
-        connection.request("POST", CHAT, body, client.headers)
+        connection.request("POST", CHAT, body, client.headers | trace)
         response = connection.getresponse()
         text = response.read()
-        took.append(time.monotonic() - start)
+        asked.append((time.monotonic() - start, seed))
         if response.status != 200:
             raise RuntimeError(f"{response.status}: {text[:300]!r}")
         time.sleep(pause)
     connection.close()
-    return took
+    return asked
 
 
 def steady(client, model, words, tokens, seconds, pause, out):
@@ -217,6 +222,7 @@ def mixed_config(folder):
         "memory": {"device_budget": f"{int(size * 2.3) + (48 << 20)}B", "hot_keep_time": "0s"},
         "scheduler": {"max_wait": "1s", "aging": "15s"},
         "kv": {"disk_size": "off"},
+        "server": {"admin_port": server_process.free_port()},
     }
 
 
@@ -225,6 +231,7 @@ def mixed(folder, report, scale):
         quick = Client(server, "quick", "realtime")
         writer = Client(server, "writer", "standard")
         night = Client(server, "night", "batch")
+        operator = Client(server, "ops", "standard", scope="admin")
         time.sleep(1.5)  # the keys are seen
         for client, name in ((quick, "r"), (writer, "x"), (night, "y"), (quick, "r")):
             client.ask(name, 30, 4, 1)
@@ -239,7 +246,6 @@ def mixed(folder, report, scale):
             return short_requests(quick, "r", 300, 8, seconds, 0.1, seeds)
 
         short(1)
-        alone = short(8 * scale)
         # Capacity: generations a second with as many at once as wanted.
         among = [
             client.planned(0, name, 30, tokens, seed, again=True)
@@ -248,39 +254,144 @@ def mixed(folder, report, scale):
         ]
         took_s, made = Load(server, among, 10 * scale).end()
         capacity = len(made) / took_s
-        seconds = 30 * scale
-        load = Load(
-            server,
-            paced(writer, ["x", "y"], 30, tokens, 0.5 * capacity, seconds, 3)
-            + paced(night, ["y", "x"], 30, tokens, 0.7 * capacity, seconds, 4),
-            seconds,
+        print(
+            f"a generation of {tokens} tokens takes {one * tokens / 64:.1f} s alone; {len(made)} of"
+            f" {len(among)} at once end in {took_s:.1f} s",
+            file=sys.stderr,
         )
-        loaded = short(seconds)
-        _, generations = load.end()
+        alone, loaded, generations = [], [], []
+        seconds = 8 * scale
+        # In turn, so that a slow moment of the machine falls on both, and each beside its own.
+        for turn in range(ROUNDS):
+            alone.append(short(5 * scale))
+            load = Load(
+                server,
+                paced(writer, ["x", "y"], 30, tokens, 0.5 * capacity, seconds, 2 * turn + 3)
+                + paced(night, ["y", "x"], 30, tokens, 0.7 * capacity, seconds, 2 * turn + 4),
+                seconds,
+            )
+            loaded.append(short(seconds))
+            took_s, results = load.end()
+            generations += results
+            print(
+                f"round {turn + 1}: {statistics.mean(took for took, _ in alone[-1]) * 1e3:.1f} ms"
+                f" alone, {statistics.mean(took for took, _ in loaded[-1]) * 1e3:.1f} ms beside"
+                f" {len(results)} generations, the last of which ended after {took_s:.1f} s",
+                file=sys.stderr,
+            )
         swaps = server.metric("terrace_segment_evictions_total")
-        time.sleep(1)
-        alone += short(4 * scale)
+        parts = request_parts(server, operator.headers)
     refused = sum(each["refused"] for each in generations)
     print(
-        f"{len(alone)} and {len(loaded)} short requests, {len(generations)} generations of"
-        f" {tokens} tokens, {refused} refused, capacity {capacity:.2f}/s, {swaps:.0f} evictions",
+        f"{sum(map(len, alone))} and {sum(map(len, loaded))} short requests in {ROUNDS} rounds,"
+        f" {len(generations)} generations of {tokens} tokens, {refused} refused, capacity"
+        f" {capacity:.2f}/s, {swaps:.0f} evictions",
         file=sys.stderr,
     )
-    tell_mixed(report, alone, loaded, generations, seconds)
+    tell_parts(alone, loaded, parts)
+    times = [[[took for took, _ in asked] for asked in each] for each in (alone, loaded)]
+    tell_mixed(report, *times, generations, seconds)
 
 
-def tell_mixed(report, alone, loaded, generations, seconds):
+def request_parts(server, headers):
+    """Seconds of each request's parts as the server saw them, by the number of its trace."""
+    port = server.config["server"]["admin_port"]
+    status, body = server.get("/admin/traces", port=port, headers=headers)
+    if status != 200:
+        raise RuntimeError(f"/admin/traces: {status}")
+    requests, parts = {}, {}
+    for event in json.loads(body)["traceEvents"]:
+        if event.get("ph") != "X":
+            continue
+        if "args" in event and "trace_id" in event["args"]:
+            requests[event["tid"]] = parts.setdefault(int(event["args"]["trace_id"], 16), {})
+            requests[event["tid"]]["server"] = event["dur"] * 1e-6
+        else:
+            requests[event["tid"]][event["name"]] = event["dur"] * 1e-6
+    return parts
+
+
+PARTS = ("client", "prepare", "queue", "swap", "prefill", "decode")
+
+
+def split(took, parts):
+    """Where a request's time went: beside the server, before its queue, in each part."""
+    out = {name: parts.get(name, 0) for name in ("queue", "swap", "prefill", "decode")}
+    out["prefill"] -= out["swap"]
+    known = sum(out.values())
+    return out | {"client": took - parts["server"], "prepare": parts["server"] - known}
+
+
+def tell_parts(alone, loaded, parts):
+    """What the slowest tenth of the loaded requests waited for, beside the others."""
+    def rows(rounds):
+        asked = [one for each in rounds for one in each]
+        return sorted((took, split(took, parts[seed])) for took, seed in asked if seed in parts)
+
+    def line(name, chosen):
+        means = [statistics.mean(part[each] for _, part in chosen) * 1e3 for each in PARTS]
+        total = statistics.mean(took for took, _ in chosen) * 1e3
+        print(f"{name:<28}{len(chosen):>5}{total:>9.1f}" + "".join(f"{x:>9.1f}" for x in means),
+              file=sys.stderr)
+
+    one, other = rows(alone), rows(loaded)
+    if not one or not other:
+        return
+    print(f"{'mean ms of':<28}{'':>5}{'whole':>9}" + "".join(f"{name:>9}" for name in PARTS),
+          file=sys.stderr)
+    for name, chosen in (("alone", one), ("loaded", other)):
+        line(name, chosen)
+        line(f"{name}, slowest tenth", chosen[-max(1, len(chosen) // 10):])
+        line(f"{name}, quickest half", chosen[: max(1, len(chosen) // 2)])
+
+
+def pooled_variance(rounds):
+    """Of requests about the mean of their own round: what the machine drifts by between rounds is
+    not counted."""
+    usable = [each for each in rounds if len(each) > 1]
+    squares = sum(statistics.variance(each) * (len(each) - 1) for each in usable)
+    return squares / sum(len(each) - 1 for each in usable)
+
+
+def added_share(alone, loaded):
+    """The standard deviation that the load adds, over the mean alone: variances of independent
+    causes add up. Below 0 (as a variance) counts as 0."""
+    added = pooled_variance(loaded) - pooled_variance(alone)
+    return math.sqrt(max(0.0, added)) / statistics.mean(sum(alone, []))
+
+
+def interval(alone, loaded, figure, tries=400):
+    """The middle 90% of a figure over samples drawn again from the same rounds."""
+    rng = random.Random(5)
+
+    def again(rounds):
+        return [rng.choices(each, k=len(each)) for each in rounds]
+
+    values = sorted(figure(again(alone), again(loaded)) for _ in range(tries))
+    return values[int(tries * 0.05)], values[int(tries * 0.95)]
+
+
+def tell_mixed(report, alone_rounds, loaded_rounds, generations, seconds):
+    alone, loaded = sum(alone_rounds, []), sum(loaded_rounds, [])
     mean = statistics.mean(alone)
     beside = "realtime beside generations: "
+
+    def ratio(one, other):
+        return statistics.mean(sum(other, [])) / statistics.mean(sum(one, []))
+
+    low, high = interval(alone_rounds, loaded_rounds, ratio)
     report.row(beside + "mean of short requests", statistics.mean(loaded), "s", mean, most=1.05)
+    print(f"    90% interval {low:.3f} to {high:.3f}", file=sys.stderr)
+    deviation = math.sqrt(pooled_variance(alone_rounds))
+    report.row(beside + "mean's distance, in standard deviations of one alone",
+               abs(statistics.mean(loaded) - mean) / deviation, "")
     report.row(beside + "standard deviation of short requests, over their mean alone",
-               statistics.stdev(loaded) / mean, "share", most=0.05)
-    report.row("realtime alone: standard deviation over mean", statistics.stdev(alone) / mean,
-               "share")
-    # What the load adds: variances of independent causes add up.
-    added = max(0.0, statistics.variance(loaded) - statistics.variance(alone))
+               math.sqrt(pooled_variance(loaded_rounds)) / mean, "share", most=0.05)
+    report.row("realtime alone: standard deviation over mean", deviation / mean, "share")
+    low, high = interval(alone_rounds, loaded_rounds, added_share)
     report.row("realtime: standard deviation that the load adds, over the mean alone",
-               math.sqrt(added) / mean, "share", most=0.05)
+               added_share(alone_rounds, loaded_rounds), "share", most=0.05)
+    print(f"    90% interval {low:.3f} to {high:.3f}", file=sys.stderr)
     for name, share in (("median", 0.5), ("p90", 0.9), ("p99", 0.99), ("longest", 1)):
         report.row(beside + name, percentile(loaded, share), "s", percentile(alone, share))
     goal = REALTIME_GOAL_FACTOR * percentile(alone, 0.99)
