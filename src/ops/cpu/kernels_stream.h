@@ -9,9 +9,9 @@ namespace terrace::ops::cpu {
 namespace {
 
 // How far ahead of use weights are asked for: into the second-level cache, whose queue of lines
-// that are on their way is several times as long as the first level's, and once more into the
-// first, which also makes up for what the queue had no room for. Alone, either reads a tenth to a
-// fifth slower.
+// that are on their way is longer than the first level's, and once more into the first, which also
+// makes up for what the queue had no room for. Far alone takes 4 to 11% longer; near alone reads a
+// tenth slower than far alone.
 inline constexpr int kFarBytes = 8 << 10;
 inline constexpr int kNearBytes = 1 << 10;
 inline void PrefetchStream(const void* p) {
