@@ -197,6 +197,8 @@ absl::StatusOr<LoadOptions> Options(const Invocation& invocation, const BenchCom
   LoadOptions options;
   options.url = command.url;
   options.keys[""] = Variable(*invocation.io, "TERRACE_KEY");
+  // What is asked beside the load is asked with the first key that there is.
+  std::string key = options.keys[""];
   for (const LoadClass& each : mix.classes) {
     if (each.key_env.empty()) continue;
     options.keys[each.key_env] = Variable(*invocation.io, each.key_env);
@@ -204,8 +206,9 @@ absl::StatusOr<LoadOptions> Options(const Invocation& invocation, const BenchCom
       return absl::InvalidArgumentError(
           fmt::format("class '{}': there is no variable {}", each.name, each.key_env));
     }
+    if (key.empty()) key = options.keys[each.key_env];
   }
-  ASSIGN_OR_RETURN(options.models, ModelsOf(command, options.keys[""]));
+  ASSIGN_OR_RETURN(options.models, ModelsOf(command, key));
   std::vector<std::string> asked = options.models;
   for (const LoadClass& each : mix.classes) {
     asked.insert(asked.end(), each.models.begin(), each.models.end());
@@ -215,7 +218,7 @@ absl::StatusOr<LoadOptions> Options(const Invocation& invocation, const BenchCom
   }
   std::sort(asked.begin(), asked.end());
   asked.erase(std::unique(asked.begin(), asked.end()), asked.end());
-  options.tokens_per_word = TokensPerWord(command.url, options.keys[""], asked);
+  options.tokens_per_word = TokensPerWord(command.url, key, asked);
   if (invocation.io->err_is_terminal) {
     std::ostream* err = invocation.io->err;
     options.progress = [err, end = mix.duration_us](int64_t at_us, int64_t running) {

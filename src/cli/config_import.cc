@@ -33,14 +33,20 @@ struct ImportCommand {
 
 const std::vector<std::string>& Programs() {
   static const std::vector<std::string> programs = {
-      "llama-server", "vllm", "vllm.entrypoints.openai.api_server", "ollama", "tritonserver"};
+      "llama-server",    "vllm",   "vllm.entrypoints.openai.api_server",
+      "vllm-openai:",    "ollama", "tritonserver",
+      "llama.cpp:server"};
   return programs;
 }
 
 // What a command is the start of.
 absl::Status ReadCommand(const CommandLine& command, const ImportPlace& place, Imported* out) {
   const std::string program = command.words[0].substr(command.words[0].rfind('/') + 1);
-  if (program == "llama-server") return ReadLlamaServer(command, place, out);
+  for (const Setting& setting : command.around) {
+    out->Leave(setting, "part of the command that is not the server's own");
+  }
+  if (program == "llama-server" || program.starts_with("llama.cpp:"))
+    return ReadLlamaServer(command, place, out);
   if (program == "ollama") return ReadOllama(command, place, out);
   if (program == "tritonserver") return ReadTriton(command, place, out);
   return ReadVllm(command, place, out);

@@ -151,20 +151,33 @@ TEST_F(ConfigImportTest, ACommandIsFoundInScriptsAndUnitFiles) {
   EXPECT_THAT(Names("not_taken"), Contains("OLLAMA_MAX_LOADED_MODELS"));
 }
 
+TEST_F(ConfigImportTest, WhatStandsAroundTheServersOwnPartIsListed) {
+  const server::Config config =
+      Import({"--command",
+              "sudo docker run -p 9000:8000 -v /m:/m vllm/vllm-openai:latest --model /m/x "
+              "--max-model-len 4k > log.txt"});
+  EXPECT_EQ(config.models.at(0).source, "/m/x");
+  EXPECT_EQ(config.models.at(0).max_context, 4000);
+  EXPECT_THAT(Names("not_taken"), ElementsAre("before", "behind"));
+  EXPECT_THAT(out_, AllOf(HasSubstr("sudo docker run -p 9000:8000"), HasSubstr("> log.txt")));
+  EXPECT_EQ(Run({Write("a.sh", "cd vllm\nollama pull x\n")}), 1) << "neither starts a server";
+}
+
 TEST_F(ConfigImportTest, AModelfileBecomesAModelAndItsAdapter) {
   Write("poet/base.gguf", "");
   const std::string file =
       Write("poet/Modelfile",
             "# a poet\nFROM ./base.gguf\nPARAMETER num_ctx 4096\n"
             "PARAMETER stop \"<|im_end|>\"\nSYSTEM \"\"\"\nYou are\na poet\"\"\"\n"
-            "TEMPLATE \"{{ .Prompt }}\"\nADAPTER ./verse.gguf\nREQUIRES 0.6\n");
+            "TEMPLATE \"{{ .Prompt }}\"\nADAPTER ./verse.gguf\nREQUIRES 0.6\n"
+            "MESSAGE user \"\"\"two\nlines\"\"\"\n");
   const server::Config config = Import({file});
   ASSERT_EQ(config.models.size(), 2u);
   EXPECT_EQ(config.models[0].name, "poet");
   EXPECT_EQ(config.models[0].source, folder_ + "/poet/base.gguf");
   EXPECT_EQ(config.models[0].max_context, 4096);
   EXPECT_EQ(config.models[1].base, "poet");
-  EXPECT_THAT(Names("not_taken"), ElementsAre("requires", "stop", "system", "template"));
+  EXPECT_THAT(Names("not_taken"), ElementsAre("message", "requires", "stop", "system", "template"));
 
   EXPECT_EQ(Run({Write("Modelfile", "PARAMETER num_ctx 1\n"), "--from", "modelfile"}), 1);
   EXPECT_THAT(err_, HasSubstr("no FROM"));

@@ -97,8 +97,12 @@ absl::StatusOr<std::vector<Setting>> ParseModelfile(std::string_view text,
     std::string word = ToLower(line.substr(0, space));
     std::string value(StripSpace(line.substr(space)));
     for (std::string_view quote : {"\"\"\"", "\""}) {
-      if (!std::string_view(value).starts_with(quote)) continue;
-      std::string body = value.substr(quote.size());
+      // A message's text stands behind its role.
+      const size_t opens = value.find(quote);
+      if (opens == std::string::npos || (opens > 0 && (quote.size() == 1 || word != "message"))) {
+        continue;
+      }
+      std::string body = value.substr(opens + quote.size());
       while (body.find(quote) == std::string::npos && at <= text.size()) {
         const size_t next = std::min(text.find('\n', at), text.size());
         body += fmt::format(
@@ -109,7 +113,7 @@ absl::StatusOr<std::vector<Setting>> ParseModelfile(std::string_view text,
       if (body.find(quote) == std::string::npos) {
         return absl::InvalidArgumentError(place + ": its text does not end");
       }
-      value = body.substr(0, body.find(quote));
+      value = value.substr(0, opens) + body.substr(0, body.find(quote));
       break;
     }
     if (word.find_first_not_of("abcdefghijklmnopqrstuvwxyz") != std::string::npos) {

@@ -81,10 +81,20 @@ size_t ProgramAt(const std::vector<std::string>& words, const std::vector<std::s
     const std::string name = words[i].substr(words[i].rfind('/') + 1);
     const bool module = i > 0 && words[i - 1] == "-m";
     for (const std::string& program : programs) {
-      if (name == program || (module && words[i] == program)) return i;
+      const bool image = program.find(':') != std::string::npos && name.starts_with(program);
+      if (name != program && !image && !(module && words[i] == program)) continue;
+      const bool serves = i + 1 < words.size() && words[i + 1] == "serve";
+      if ((program == "vllm" || program == "ollama") && !serves) continue;
+      return i;
     }
   }
   return words.size();
+}
+
+std::string Joined(const std::vector<std::string>& words, size_t begin, size_t end) {
+  std::string out;
+  for (size_t i = begin; i < end; ++i) out += (out.empty() ? "" : " ") + words[i];
+  return out;
 }
 
 }  // namespace
@@ -171,6 +181,13 @@ absl::StatusOr<CommandLine> FindCommand(std::string_view text, const std::string
       return word == "&" || word == "&&" || word == "|" || word == ";" || word.starts_with('>') ||
              word.starts_with("2>");
     });
+    if (program > first) {
+      found.around.push_back({"before", Joined(*words, first, program), place});
+    }
+    if (end != found.words.end()) {
+      const auto kept = static_cast<size_t>(end - found.words.begin());
+      found.around.push_back({"behind", Joined(found.words, kept, found.words.size()), place});
+    }
     found.words.erase(end, found.words.end());
     return found;
   }

@@ -29,11 +29,14 @@ absl::StatusOr<std::vector<std::string>> ShellWords(std::string_view text);
 struct CommandLine {
   std::vector<Setting> variables;
   std::vector<std::string> words;  // from the program on
+  // What stands before the program (docker run ..., sudo) and behind its arguments (> log).
+  std::vector<Setting> around;
   std::string where;
 };
 // The command in a script, a unit file (ExecStart=, Environment=) or a single line whose program
-// is one of `programs`, as the end of its path; `python -m MODULE` counts by its module. NotFound
-// if there is none.
+// is one of `programs`, as the end of its path; `python -m MODULE` counts by its module, and an
+// image of a container as what its name begins with. `vllm` and `ollama` do other things, too, and
+// count with `serve` behind them. NotFound if there is none.
 absl::StatusOr<CommandLine> FindCommand(std::string_view text, const std::string& where,
                                         const std::vector<std::string>& programs);
 
