@@ -80,7 +80,7 @@ TEST(TimelineTest, SegmentsAreThereFromWhenTheyCameToWhenTheyWent) {
   }
   EXPECT_THAT(said, ElementsAre("/v1/x request 1500-3900", "prefill prefill 1600-2600",
                                 "swap swap 1600-2300", "blk.0 arriving 2000-3000",
-                                "blk.0 used 3000-4000", "head arriving 3000-4000"));
+                                "head arriving 3000-4000", "blk.0 used 3000-4000"));
   EXPECT_EQ(timeline.TookUs("prefill"), 1000);
   const json::object page = timeline.PageJson();
   EXPECT_EQ(page.at("begin").to_number<int64_t>(), 1500);

@@ -37,7 +37,7 @@ std::vector<const json::object*> Objects(const json::object& object, const char*
 }  // namespace
 
 void Timeline::Close(const std::string& name, Segment* segment, int64_t at_us) {
-  if (segment->now > 0) {
+  if (segment->now > 0 && at_us > segment->since_us) {
     spans_.push_back(
         {"segments", name, std::string(kStates[segment->now]), segment->since_us, at_us});
   }
