@@ -46,7 +46,8 @@ def test_flags_make_a_load_and_a_report(server, tmp_path):
         first, whole = row["time_to_first_token_s"], row["request_s"]
         assert 0 < first["p50"] <= first["p95"] <= first["p99"]
         assert first["p50"] <= whole["p50"] * 1.02
-        assert row["in_goal"] == row["answered"]
+        # Of those that had a first token: a model may end its answer at once.
+        assert row["in_goal"] == first["count"] <= row["answered"]
         # As long as they were asked to be: the server tells how many tokens a word has.
         assert 15 <= row["prompt_tokens"] / row["answered"] <= 70, row
         assert row["output_tokens"] <= 8 * row["answered"]
