@@ -155,6 +155,13 @@ class Stream {
   virtual void ClearError() = 0;
 };
 
+// Where an allocation had best lie, for devices that can move memory to addresses: at `at` if that
+// is free, else, with `apart`, away from others, where much else can follow it.
+struct PlaceHint {
+  const std::byte* at = nullptr;
+  bool apart = false;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -166,7 +173,8 @@ class Device {
   virtual void Free(std::byte* data, uint64_t bytes) = 0;
   // Frees `freed` and allocates `bytes` (contents undefined) in one step, so that a device may hand
   // memory over instead of giving it back and clearing it anew. `freed` is free even on failure.
-  virtual absl::StatusOr<std::byte*> Exchange(std::span<const MemoryRange> freed, uint64_t bytes) {
+  virtual absl::StatusOr<std::byte*> Exchange(std::span<const MemoryRange> freed, uint64_t bytes,
+                                              const PlaceHint& /*hint*/) {
     for (const MemoryRange& range : freed) Free(range.data, range.bytes);
     return Allocate(bytes);
   }

@@ -46,6 +46,7 @@ absl::StatusOr<std::shared_ptr<Load>> TierManagerImpl::StartLoadLocked(Model& mo
   const Owner owner{model.spec.name, model.spec.tenant, Kind::kWeights};
   ASSIGN_OR_RETURN(load->range,
                    TakeRoomLocked(owner, segment.spec.bytes, {&model, index, priority}));
+  segment.place = load->range.data;
   load->id = next_load_++;
   load->model = &model;
   load->segment = index;

@@ -18,6 +18,9 @@ struct RoomRequest {
   Model* model = nullptr;  // null: KV or workspace
   uint32_t segment = 0;
   Priority priority = Priority::kDemand;
+
+  // Where the segment was last, so that a model keeps together and goes as one piece.
+  device::PlaceHint Hint() const;
 };
 // Reads of file ranges that were asked for together; shared by its transfers' callbacks.
 struct RangeReads {

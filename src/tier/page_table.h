@@ -46,6 +46,7 @@ struct Segment {
   SegmentSpec spec;
   Residence residence = Residence::kAbsent;
   DeviceRange range;
+  const std::byte* place = nullptr;  // where it is or was last; on its device only a hint
   HostCopy host;
   uint32_t pins = 0;
   int64_t last_used_us = 0;

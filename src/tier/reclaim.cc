@@ -25,6 +25,16 @@ constexpr uint64_t kOwnWindowBytes = 64 * kMiB;
 
 }  // namespace
 
+device::PlaceHint RoomRequest::Hint() const {
+  if (model == nullptr) return {};
+  device::PlaceHint hint{model->segments[segment].place, true};
+  if (hint.at == nullptr && segment > 0) {
+    const Segment& before = model->segments[segment - 1];
+    if (before.place != nullptr) hint.at = before.place + before.spec.bytes;
+  }
+  return hint;
+}
+
 uint64_t TierManagerImpl::RoundedBytes(uint64_t bytes) const {
   return AlignUp(bytes, device_->info().granularity);
 }
@@ -216,7 +226,7 @@ absl::StatusOr<DeviceRange> TierManagerImpl::TakeRoomLocked(const Owner& owner, 
   auto allocate = [&]() -> absl::StatusOr<std::byte*> {
     // Weights and KV are written over whatever was there; a workspace gets clean memory.
     if (owner.kind != Kind::kWorkspace) {
-      return device_->Exchange(std::exchange(gone, {}), rounded);
+      return device_->Exchange(std::exchange(gone, {}), rounded, request.Hint());
     }
     for (const device::MemoryRange& range : std::exchange(gone, {})) {
       device_->Free(range.data, range.bytes);

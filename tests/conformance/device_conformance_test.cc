@@ -86,7 +86,7 @@ TEST_P(DeviceConformanceTest, ExchangeFreesAndAllocatesInOneStep) {
   std::byte* a = device_->Allocate(24 << 20).value();
   std::byte* b = device_->Allocate(24 << 20).value();
   const MemoryRange both[] = {{a, 24 << 20}, {b, 24 << 20}};
-  std::byte* c = device_->Exchange(both, 60 << 20).value();  // more than was free
+  std::byte* c = device_->Exchange(both, 60 << 20, {}).value();  // more than was free
   EXPECT_EQ(device_->GetMemoryInfo().allocated_bytes, 60u << 20);
   std::vector<std::byte> data = Pattern(60 << 20, 3);
   std::vector<std::byte> back(60 << 20);
@@ -96,7 +96,7 @@ TEST_P(DeviceConformanceTest, ExchangeFreesAndAllocatesInOneStep) {
   ASSERT_TRUE(stream->Synchronize().ok());
   EXPECT_EQ(std::memcmp(back.data(), data.data(), back.size()), 0);
   const MemoryRange one[] = {{c, 60 << 20}};
-  EXPECT_EQ(device_->Exchange(one, 65 << 20).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(device_->Exchange(one, 65 << 20, {}).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(device_->GetMemoryInfo().allocated_bytes, 0u);  // freed all the same
 }
 

@@ -44,7 +44,7 @@ TEST(CpuDeviceTest, ExchangeMovesPagesAndKeepsNoMoreThanWasEverAllocated) {
   for (int round = 0; round < 40; ++round) {
     seed = seed * 6364136223846793005ull + 1442695040888963407ull;
     const uint64_t bytes = (1 + (seed >> 33) % 24) * kMiB + ((seed >> 20) % 500) * 4096;
-    std::byte* data = device->Exchange(held, bytes).value();
+    std::byte* data = device->Exchange(held, bytes, {}).value();
     std::memset(data, round + 1, bytes);
     held = {{data, bytes}};
     if (round % 3 == 0) {

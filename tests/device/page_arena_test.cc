@@ -57,6 +57,61 @@ TEST(PageArenaTest, WherePagesHaveMovedFromReadsAsZero) {
   EXPECT_EQ(BytesThatAre(std::byte{2}, between, kMiB), kMiB);
 }
 
+TEST(PageArenaTest, ARangeLiesWhereTheHintSaysIfThatIsFree) {
+  if (!PagesMove()) GTEST_SKIP() << "this kernel does not move pages";
+  PageArena arena = PageArena::Reserve(64 * kMiB, true).value();
+  std::byte* first = arena.Take(3 * kMiB, Contents::kAnything, {nullptr, true}).value();
+  std::byte* second = arena.Take(3 * kMiB, Contents::kAnything, {first + 3 * kMiB, true}).value();
+  EXPECT_EQ(second, first + 3 * kMiB);
+  // Taken, so away from both, where most is free.
+  std::byte* other = arena.Take(kMiB, Contents::kAnything, {first, true}).value();
+  EXPECT_GE(other, second + 3 * kMiB);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(other) % os::kHugePageBytes, 0u);
+  arena.Keep(first, 3 * kMiB);
+  EXPECT_EQ(arena.Take(3 * kMiB, Contents::kAnything, {first, true}).value(), first);
+  // Beyond the end.
+  EXPECT_TRUE(arena.Take(kMiB, Contents::kAnything, {first + 64 * kMiB, false}).ok());
+}
+
+// Two models of three segments that take turns: whole huge pages go to and fro, and what they share
+// at their borders comes along.
+TEST(PageArenaTest, NeighboursFindThePagesAtTheirBorders) {
+  if (!PagesMove()) GTEST_SKIP() << "this kernel does not move pages";
+  PageArena arena = PageArena::Reserve(64 * kMiB, true).value();
+  constexpr uint64_t kBytes = 3 * kMiB;
+  std::byte* a = arena.Take(4 * kBytes, Contents::kAnything, {nullptr, true}).value();
+  std::memset(a, 1, 4 * kBytes);
+  std::byte* between = arena.Take(kMiB, Contents::kAnything, {a + 4 * kBytes, true}).value();
+  std::memset(between, 2, kMiB);
+  arena.Keep(a, 4 * kBytes);
+  std::byte* b = nullptr;
+  for (uint64_t i = 0; i < 4; ++i) {
+    const std::byte* place = b == nullptr ? between + 4 * kMiB : b + i * kBytes;
+    std::byte* data = arena.Take(kBytes, Contents::kAnything, {place, true}).value();
+    if (b == nullptr) b = data;
+    EXPECT_EQ(data, b + i * kBytes);
+    EXPECT_EQ(BytesThatAre(std::byte{1}, data, kBytes), kBytes) << i;
+    std::memset(data, 3, kBytes);
+  }
+  EXPECT_EQ(arena.kept_bytes(), 0u);
+  EXPECT_EQ(BytesThatAre(std::byte{2}, between, kMiB), kMiB);
+}
+
+TEST(PageArenaTest, ClearedPagesReadAsZeroAndLeaveTheirNeighbours) {
+  PageArena arena = PageArena::Reserve(64 * kMiB, true).value();
+  std::byte* data = arena.Take(8 * kMiB, Contents::kAnything).value();
+  std::memset(data, 1, 8 * kMiB);
+  std::byte* end = arena.Take(kMiB, Contents::kAnything).value();
+  std::memset(end, 2, kMiB);
+  arena.Keep(data, 8 * kMiB);
+  for (const uint64_t bytes : {uint64_t{4096}, 5 * kMiB}) {
+    std::byte* clean = arena.Take(bytes, Contents::kZero).value();
+    EXPECT_EQ(BytesThatAre(std::byte{0}, clean, bytes), bytes);
+    std::memset(clean, 4, bytes);
+  }
+  EXPECT_EQ(BytesThatAre(std::byte{2}, end, kMiB), kMiB);
+}
+
 TEST(PageArenaTest, WholeHugePagesGoFirst) {
   PageArena arena = PageArena::Reserve(64 * kMiB, true).value();
   std::byte* whole = arena.Take(4 * kMiB, Contents::kAnything).value();

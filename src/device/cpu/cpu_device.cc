@@ -66,7 +66,7 @@ class CpuDevice final : public Device {
 
   absl::StatusOr<std::byte*> Allocate(uint64_t bytes) override {
     absl::MutexLock lock(&mutex_);
-    return TakeLocked(bytes, PageArena::Contents::kZero);
+    return TakeLocked(bytes, PageArena::Contents::kZero, {});
   }
 
   void Free(std::byte* data, uint64_t) override {
@@ -87,13 +87,14 @@ class CpuDevice final : public Device {
     high_water_bytes_ = allocated_;
   }
 
-  absl::StatusOr<std::byte*> Exchange(std::span<const MemoryRange> freed, uint64_t bytes) override {
+  absl::StatusOr<std::byte*> Exchange(std::span<const MemoryRange> freed, uint64_t bytes,
+                                      const PlaceHint& hint) override {
     absl::MutexLock lock(&mutex_);
     for (const MemoryRange& range : freed) {
       const uint64_t held = ForgetLocked(range.data);
       if (held > 0) arena_.Keep(range.data, held);
     }
-    return TakeLocked(bytes, PageArena::Contents::kAnything);
+    return TakeLocked(bytes, PageArena::Contents::kAnything, hint);
   }
 
   MemoryInfo GetMemoryInfo() const override {
@@ -136,7 +137,8 @@ class CpuDevice final : public Device {
   }
 
  private:
-  absl::StatusOr<std::byte*> TakeLocked(uint64_t bytes, PageArena::Contents contents)
+  absl::StatusOr<std::byte*> TakeLocked(uint64_t bytes, PageArena::Contents contents,
+                                        const PlaceHint& hint)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (bytes == 0) return absl::InvalidArgumentError("allocation of no bytes");
     const uint64_t rounded = AlignUp(std::min(bytes, info_.memory_bytes + 1), os::kPageBytes);
@@ -146,7 +148,7 @@ class CpuDevice final : public Device {
                                                       FormatBytes(info_.memory_bytes)));
     }
     RETURN_IF_ERROR(ReserveLocked());
-    ASSIGN_OR_RETURN(std::byte * data, arena_.Take(rounded, contents));
+    ASSIGN_OR_RETURN(std::byte * data, arena_.Take(rounded, contents, hint));
     allocated_ += rounded;
     allocations_.emplace(data, rounded);
     high_water_bytes_ = std::max(high_water_bytes_, allocated_);
@@ -155,11 +157,12 @@ class CpuDevice final : public Device {
     return data;
   }
 
-  // Twice the addresses: ranges of different sizes leave gaps.
+  // Many more addresses than memory: models that come and go each keep to their own.
   absl::Status ReserveLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (reserved_) return absl::OkStatus();
     const uint64_t bytes = AlignUp(info_.memory_bytes, os::kHugePageBytes);
-    absl::StatusOr<PageArena> arena = PageArena::Reserve(2 * bytes, huge_pages_);
+    absl::StatusOr<PageArena> arena = PageArena::Reserve(8 * bytes, huge_pages_);
+    if (!arena.ok()) arena = PageArena::Reserve(2 * bytes, huge_pages_);
     if (!arena.ok()) arena = PageArena::Reserve(bytes, huge_pages_);
     if (!arena.ok()) return arena.status();
     arena_ = *std::move(arena);

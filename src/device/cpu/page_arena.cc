@@ -3,6 +3,7 @@
 #include <sanitizer/asan_interface.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -46,7 +47,7 @@ Range PageArena::RangeOf(const std::byte* data, uint64_t bytes) const {
   return {begin, begin + bytes};
 }
 
-absl::StatusOr<std::byte*> PageArena::Take(uint64_t bytes, Contents contents) {
+Range PageArena::Choose(uint64_t bytes, Contents contents) const {
   auto kept_inside = [&](Range range) {
     uint64_t sum = 0;
     for (const Range& part : kept_.Inside(range)) sum += part.size();
@@ -71,24 +72,54 @@ absl::StatusOr<std::byte*> PageArena::Take(uint64_t bytes, Contents contents) {
         best = range;
       }
       // Nothing fits better: pieces of one size come and go.
-      if (missing == 0 && end - begin == bytes) break;
+      if (missing == 0 && end - begin == bytes) return best;
     }
-    if (best.size() > 0 && std::get<0>(best_cost) == 0 && std::get<1>(best_cost) == bytes) break;
   }
-  if (best.size() == 0) {
+  return best;
+}
+
+Range PageArena::ChooseHinted(uint64_t bytes, const PlaceHint& hint) const {
+  if (hint.at != nullptr) {
+    const Range range = RangeOf(hint.at, bytes);
+    if (IsFree(range)) return range;
+  }
+  if (!hint.apart) return {};
+  Range widest;
+  for (const auto& [begin, end] : free_.ranges()) {
+    const Range whole = WholeHugePages({begin, end});
+    if (whole.size() > widest.size()) widest = whole;
+  }
+  return widest.size() < bytes ? Range{} : Range{widest.begin, widest.begin + bytes};
+}
+
+absl::StatusOr<std::byte*> PageArena::Take(uint64_t bytes, Contents contents,
+                                           const PlaceHint& hint) {
+  Range range;
+  if (contents == Contents::kAnything && may_move_) range = ChooseHinted(bytes, hint);
+  if (range.size() == 0) range = Choose(bytes, contents);
+  if (range.size() == 0) {
     return absl::ResourceExhaustedError(fmt::format("no free range of {} among {} in {} pieces",
                                                     FormatBytes(bytes), FormatBytes(free_.size()),
                                                     free_.ranges().size()));
   }
-  free_.Remove(best);
-  if (contents == Contents::kZero) {
-    for (const Range& dirty : kept_.Inside(best)) Discard(dirty);
-  }
-  if (contents == Contents::kAnything) MoveKeptTo(best);
-  kept_.Remove(best);
-  std::byte* data = mapping_.data() + best.begin;
+  free_.Remove(range);
+  std::byte* data = mapping_.data() + range.begin;
   ASAN_UNPOISON_MEMORY_REGION(data, bytes);
+  if (contents == Contents::kZero) {
+    for (const Range& dirty : kept_.Inside(range)) Clear(dirty);
+  } else {
+    MoveKeptTo(range);
+  }
+  kept_.Remove(range);
   return data;
+}
+
+void PageArena::Clear(Range range) {
+  const Range whole = WholeHugePages(range);
+  if (whole.size() > 0) Discard(whole);
+  const uint64_t middle = whole.size() > 0 ? whole.begin : range.end;
+  std::memset(mapping_.data() + range.begin, 0, middle - range.begin);
+  if (whole.size() > 0) std::memset(mapping_.data() + whole.end, 0, range.end - whole.end);
 }
 
 void PageArena::MoveKeptTo(Range range) {
@@ -96,14 +127,26 @@ void PageArena::MoveKeptTo(Range range) {
   const std::vector<Range> missing = kept_.Outside(range);
   kept_.Remove(range);  // so that what is kept lies elsewhere
   for (const Range& part : missing) {
-    Range to = WholeHugePages(part);
+    Range to = HugePagesAround(part);
     while (to.size() > 0) {
       Range from = LastKeptHugePages();
       from.begin = std::max(from.begin, from.end - std::min(from.end, to.size()));
       if (from.size() == 0 || !Move(from, to.begin)) return;
+      // What nobody took yet of the pages at the ends.
+      for (const Range& rest : free_.Inside({to.begin, to.begin + from.size()})) kept_.Add(rest);
       to.begin += from.size();
     }
   }
+}
+
+Range PageArena::HugePagesAround(Range part) const {
+  auto unused = [&](Range rest) {
+    return rest.size() == 0 || (IsFree(rest) && kept_.Inside(rest).empty());
+  };
+  Range around{part.begin & ~(os::kHugePageBytes - 1), AlignUp(part.end, os::kHugePageBytes)};
+  if (!unused({around.begin, part.begin})) around.begin += os::kHugePageBytes;
+  if (!unused({part.end, around.end})) around.end -= os::kHugePageBytes;
+  return around.begin < around.end ? around : Range{};
 }
 
 Range PageArena::LastKeptHugePages() const {

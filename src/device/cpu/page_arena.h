@@ -12,6 +12,7 @@
 #include <set>
 
 #include "absl/status/statusor.h"
+#include "device/device.h"
 #include "device/range_set.h"
 #include "os/mapping.h"
 
@@ -27,7 +28,8 @@ class PageArena {
   static absl::StatusOr<PageArena> Reserve(uint64_t bytes, bool huge_pages);
 
   // ResourceExhausted if no free range is large enough.
-  absl::StatusOr<std::byte*> Take(uint64_t bytes, Contents contents);
+  // The hint counts for kAnything, as long as pages can be moved.
+  absl::StatusOr<std::byte*> Take(uint64_t bytes, Contents contents, const PlaceHint& hint = {});
   // The pages leave the process.
   void Free(std::byte* data, uint64_t bytes);
   // The pages stay until something is taken over them, or Discard.
@@ -42,9 +44,17 @@ class PageArena {
   Range RangeOf(const std::byte* data, uint64_t bytes) const;
   void DiscardFree(Range range);
   void Discard(Range range);
+  // Makes kept pages zero. A huge page that goes in part would be small pages from then on.
+  void Clear(Range range);
+  Range Choose(uint64_t bytes, Contents contents) const;
+  // Empty if nothing is free as hinted.
+  Range ChooseHinted(uint64_t bytes, const PlaceHint& hint) const;
+  bool IsFree(Range range) const { return free_.Outside(range).empty(); }
   // Brings kept huge pages from elsewhere to where `range`, just taken, has none.
   void MoveKeptTo(Range range);
   bool Move(Range from, uint64_t to);
+  // The huge pages that hold `part` where nobody uses the rest of them, else those within it.
+  Range HugePagesAround(Range part) const;
   // The last run of whole huge pages that are kept; empty if there is none.
   Range LastKeptHugePages() const;
 

@@ -102,7 +102,8 @@ class SimDeviceImpl final : public SimDevice, public CopyModel {
     arena_.Free(data);
   }
   // A chip's memory needs no clearing anew; the host's pages, which stand in for it, would.
-  absl::StatusOr<std::byte*> Exchange(std::span<const MemoryRange> freed, uint64_t bytes) override {
+  absl::StatusOr<std::byte*> Exchange(std::span<const MemoryRange> freed, uint64_t bytes,
+                                      const PlaceHint& /*hint*/) override {
     {
       absl::MutexLock lock(&mutex_);
       for (const MemoryRange& range : freed) {
