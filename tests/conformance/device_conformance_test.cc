@@ -96,7 +96,8 @@ TEST_P(DeviceConformanceTest, ExchangeFreesAndAllocatesInOneStep) {
   ASSERT_TRUE(stream->Synchronize().ok());
   EXPECT_EQ(std::memcmp(back.data(), data.data(), back.size()), 0);
   const MemoryRange one[] = {{c, 60 << 20}};
-  EXPECT_EQ(device_->Exchange(one, 65 << 20, {}).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(device_->Exchange(one, 65 << 20, {}).status().code(),
+            absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(device_->GetMemoryInfo().allocated_bytes, 0u);  // freed all the same
 }
 
