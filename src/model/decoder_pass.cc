@@ -79,13 +79,16 @@ absl::Status Decoder::Pass::PlainAttention(int32_t layer) {
   if (t.q_norm != kAbsent && c_.qk_norm_whole) {
     RETURN_IF_ERROR(be_.RmsNorm(b_.q, w_.Vector(t.q_norm), c_.norm_epsilon, b_.q));
     RETURN_IF_ERROR(be_.RmsNorm(b_.k, w_.Vector(t.k_norm), c_.norm_epsilon, b_.k));
-  } else if (t.q_norm != kAbsent) {
-    RETURN_IF_ERROR(be_.RmsNormHeads(b_.q, c_.heads, w_.Vector(t.q_norm), c_.norm_epsilon));
-    RETURN_IF_ERROR(be_.RmsNormHeads(b_.k, c_.kv_heads, w_.Vector(t.k_norm), c_.norm_epsilon));
   }
   const ops::RopeParams rope = RopeOf(layer);
-  RETURN_IF_ERROR(be_.Rope(b_.q, c_.heads, c_.key_dim, in_.batch, rope));
-  RETURN_IF_ERROR(be_.Rope(b_.k, c_.kv_heads, c_.key_dim, in_.batch, rope));
+  if (t.q_norm != kAbsent && !c_.qk_norm_whole) {
+    const float eps = c_.norm_epsilon;
+    RETURN_IF_ERROR(be_.NormRope(b_.q, c_.heads, w_.Vector(t.q_norm), eps, in_.batch, rope));
+    RETURN_IF_ERROR(be_.NormRope(b_.k, c_.kv_heads, w_.Vector(t.k_norm), eps, in_.batch, rope));
+  } else {
+    RETURN_IF_ERROR(be_.Rope(b_.q, c_.heads, c_.key_dim, in_.batch, rope));
+    RETURN_IF_ERROR(be_.Rope(b_.k, c_.kv_heads, c_.key_dim, in_.batch, rope));
+  }
   RETURN_IF_ERROR(be_.StoreKv(b_.k, b_.v, layer, in_.kv, in_.batch));
   RETURN_IF_ERROR(be_.Attention(b_.q, AttentionParamsOf(layer), in_.kv, in_.batch, b_.attention));
   ops::MatMulTarget out{w_.Matrix(t.attn_out), Optional(t.attn_out_bias), b_.block_out};
@@ -109,6 +112,9 @@ absl::Status Decoder::Pass::DenseFfn(int32_t layer) {
     ops::MatMulTarget fused{w_.Matrix(t.up), {}, all};
     RETURN_IF_ERROR(be_.MatMul(b_.normed, {&fused, 1}));
     RETURN_IF_ERROR(Adapt(b_.normed, t.up, all));
+  } else if (in_.adapters.empty()) {
+    return be_.GatedFfn(b_.normed, w_.Matrix(t.gate), w_.Matrix(t.up), c_.activation, b_.gate,
+                        b_.up, {w_.Matrix(t.down), {}, b_.block_out});
   } else {
     const ops::MatMulTarget separate[] = {{w_.Matrix(t.gate), {}, b_.gate},
                                           {w_.Matrix(t.up), {}, b_.up}};

@@ -9,6 +9,24 @@
 
 namespace terrace::ops {
 
+absl::Status Backend::GatedFfn(Matrix x, const Weight& gate, const Weight& up,
+                               Activation activation, Matrix gated, Matrix raised,
+                               const MatMulTarget& down) {
+  const MatMulTarget both[] = {{gate, {}, gated}, {up, {}, raised}};
+  RETURN_IF_ERROR(CheckGatedFfn(x, gate, up, gated, raised, down));
+  RETURN_IF_ERROR(MatMul(x, both));
+  RETURN_IF_ERROR(Glu(activation, gated, raised, gated));
+  return MatMul(gated, {&down, 1});
+}
+
+absl::Status Backend::NormRope(Matrix x, int32_t heads, Vector norm, float eps,
+                               const BatchRows& batch, const RopeParams& params) {
+  RETURN_IF_ERROR(CheckNormHeads(x, heads, norm));
+  RETURN_IF_ERROR(CheckRope(x, heads, norm.size, batch, params));
+  RETURN_IF_ERROR(RmsNormHeads(x, heads, norm, eps));
+  return Rope(x, heads, norm.size, batch, params);
+}
+
 absl::Status Backend::Zero(Matrix x) {
   RETURN_IF_ERROR(CheckMatrix("Zero", "output", x));
   RETURN_IF_ERROR(Synchronize());

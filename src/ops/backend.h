@@ -62,6 +62,10 @@ class Backend {
   virtual absl::Status Rope(Matrix x, int32_t heads, int32_t head_dim, const BatchRows& batch,
                             const RopeParams& params) = 0;
 
+  // RmsNormHeads and Rope in one pass, with their bits; a head has norm.size values.
+  virtual absl::Status NormRope(Matrix x, int32_t heads, Vector norm, float eps,
+                                const BatchRows& batch, const RopeParams& params);
+
   // Writes k [rows, kv_heads * key_dim] and v [rows, kv_heads * value_dim] to the KV blocks of
   // `layer` at the batch's positions.
   virtual absl::Status StoreKv(Matrix k, Matrix v, int32_t layer, const KvGeometry& geometry,
@@ -75,6 +79,13 @@ class Backend {
 
   // out = activation(gate) * up; out may be gate.
   virtual absl::Status Glu(Activation activation, Matrix gate, Matrix up, Matrix out) = 0;
+
+  // down.out = down.weight (activation(gate x) * (up x)) + down.bias: MatMul, Glu and MatMul, with
+  // their bits. gate and up have the same shape; `gated` and `raised`, [rows, its outputs], are for
+  // what lies between and hold anything afterwards.
+  virtual absl::Status GatedFfn(Matrix x, const Weight& gate, const Weight& up,
+                                Activation activation, Matrix gated, Matrix raised,
+                                const MatMulTarget& down);
 
   // The GLU with clamped operands (ops/moe.h); out may be gate. gate and up are overwritten.
   virtual absl::Status GluClamped(const GluClamp& clamp, Matrix gate, Matrix up, Matrix out);

@@ -101,6 +101,14 @@ absl::Status CheckMatMul(const Matrix& x, std::span<const MatMulTarget> targets)
   return absl::OkStatus();
 }
 
+absl::Status CheckGatedFfn(const Matrix& x, const Weight& gate, const Weight& up,
+                           const Matrix& gated, const Matrix& raised, const MatMulTarget& down) {
+  const MatMulTarget both[] = {{gate, {}, gated}, {up, {}, raised}};
+  RETURN_IF_ERROR(CheckSameShape("GatedFfn", gated, raised));
+  RETURN_IF_ERROR(CheckMatMul(x, both));
+  return CheckMatMul(gated, {&down, 1});
+}
+
 absl::Status CheckRope(const Matrix& x, int32_t heads, int32_t head_dim, const BatchRows& batch,
                        const RopeParams& params) {
   RETURN_IF_ERROR(CheckMatrix("Rope", "input", x));

@@ -21,6 +21,8 @@ absl::Status CheckEmbed(const Weight& table, std::span<const int32_t> ids, const
 absl::Status CheckNorm(const Matrix& x, const Vector& weight, const Matrix& out);
 absl::Status CheckNormHeads(const Matrix& x, int32_t heads, const Vector& weight);
 absl::Status CheckMatMul(const Matrix& x, std::span<const MatMulTarget> targets);
+absl::Status CheckGatedFfn(const Matrix& x, const Weight& gate, const Weight& up,
+                           const Matrix& gated, const Matrix& raised, const MatMulTarget& down);
 absl::Status CheckRope(const Matrix& x, int32_t heads, int32_t head_dim, const BatchRows& batch,
                        const RopeParams& params);
 absl::Status CheckBatch(std::string_view op, const BatchRows& batch, int32_t rows);

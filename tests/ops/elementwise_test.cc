@@ -140,6 +140,31 @@ TEST_P(ElementwiseTest, Rope) {
   }
 }
 
+TEST_P(ElementwiseTest, NormRopeHasTheBitsOfItsOperators) {
+  constexpr int kHeads = 3, kDim = 128;
+  const std::vector<float> w = RandomFloats(kDim, random_);
+  for (const int rows : {1, 17, 50}) {
+    std::vector<int32_t> positions(static_cast<size_t>(rows));
+    for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(i * 31);
+    BatchRows batch;
+    batch.rows = rows;
+    batch.positions = positions;
+    RopeParams params;
+    params.kind = RopeKind::kHalves;
+    params.dim = 64;
+    params.base = 1e4f;
+    const int cols = kHeads * kDim, stride = cols + 5;
+    std::vector<float> a = RandomFloats(static_cast<size_t>(rows * stride), random_), b = a;
+    const Matrix x = View(a, rows, cols, stride), y = View(b, rows, cols, stride);
+    ASSERT_TRUE(cpu_->NormRope(x, kHeads, {w.data(), kDim}, 1e-6f, batch, params).ok());
+    ASSERT_TRUE(cpu_->RmsNormHeads(y, kHeads, {w.data(), kDim}, 1e-6f).ok());
+    ASSERT_TRUE(cpu_->Rope(y, kHeads, kDim, batch, params).ok());
+    EXPECT_EQ(a, b) << rows;
+  }
+  std::vector<float> a(kDim);
+  EXPECT_FALSE(cpu_->NormRope(View(a, 1, kDim), 2, {w.data(), kDim}, 1e-6f, {}, {}).ok());
+}
+
 TEST_P(ElementwiseTest, RopeFollowsTheDefinition) {
   // Pair 1 of 4 dimensions at base 100 turns by position / 10.
   RopeParams params;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <utility>
 
 #include "device/cpu/thread_team.h"
 #include "ops/cpu/kernels.h"
@@ -17,7 +18,7 @@
 namespace terrace::ops::cpu {
 
 // Work below this many elements is done by the caller: a fork and join costs about as much.
-inline constexpr int64_t kForkElements = 16384;
+inline constexpr int64_t kForkElements = 8192;
 
 // Calls fn(row) for each row, by several workers if that pays.
 template <typename F>
@@ -97,6 +98,13 @@ class Activations {
   // 14-bit integers with a scale for each block of 32.
   void QuantiseWords(const Matrix& x);
   void RoundToBf16(const Matrix& x);
+  // Room for a matrix [rows, cols] in BF16 that is computed from the present one: in tiles of 16
+  // rows, the last filled up. UseNext() makes it the present one.
+  uint16_t* NextBf16(int32_t rows, int32_t cols) {
+    const int32_t padded = (rows + kMatrixTile - 1) / kMatrixTile * kMatrixTile;
+    return next_xb_.Get(static_cast<size_t>(padded) * static_cast<size_t>(cols));
+  }
+  void UseNext() { std::swap(xb_, next_xb_); }
 
   // Points `args` to all of them.
   void Fill(MatMulArgs* args) const {
@@ -119,6 +127,7 @@ class Activations {
   Scratch<int16_t> xw_;
   Scratch<float> xw_scale_;
   Scratch<uint16_t> xb_;
+  Scratch<uint16_t> next_xb_;
 };
 
 }  // namespace terrace::ops::cpu

@@ -81,48 +81,53 @@ class CpuBackend final : public Backend {
 
   absl::Status RmsNormHeads(Matrix x, int32_t heads, Vector weight, float eps) override {
     RETURN_IF_ERROR(CheckNormHeads(x, heads, weight));
-    ForRows(x.rows, x.cols, [&](int64_t r) {
-      for (int32_t h = 0; h < heads; ++h) {
-        float* head = x.row(r) + int64_t{h} * weight.size;
-        kernels_.rms_norm(head, weight.data, weight.size, eps, head);
-      }
-    });
+    ForRows(x.rows, x.cols, [&](int64_t r) { NormHeads(x.row(r), heads, weight, eps); });
     return absl::OkStatus();
   }
 
   absl::Status MatMul(Matrix x, std::span<const MatMulTarget> targets) override;
+  absl::Status GatedFfn(Matrix x, const Weight& gate, const Weight& up, Activation activation,
+                        Matrix gated, Matrix raised, const MatMulTarget& down) override;
 
   absl::Status Rope(Matrix x, int32_t heads, int32_t head_dim, const BatchRows& batch,
                     const RopeParams& params) override {
     RETURN_IF_ERROR(CheckRope(x, heads, head_dim, batch, params));
-    PrepareAngles(batch.positions, params);
-    const int32_t pairs = params.dim / 2;
-    ForRows(x.rows, x.cols, [&](int64_t r) {
-      const float* angles = angles_.data() + r * params.dim;
-      kernels_.rope(x.row(r), heads, head_dim, params.dim, params.kind == RopeKind::kHalves, angles,
-                    angles + pairs);
-    });
+    Rotate(x, heads, {nullptr, head_dim}, 0, batch, params);
+    return absl::OkStatus();
+  }
+
+  absl::Status NormRope(Matrix x, int32_t heads, Vector norm, float eps, const BatchRows& batch,
+                        const RopeParams& params) override {
+    RETURN_IF_ERROR(CheckNormHeads(x, heads, norm));
+    RETURN_IF_ERROR(CheckRope(x, heads, norm.size, batch, params));
+    Rotate(x, heads, norm, eps, batch, params);
     return absl::OkStatus();
   }
 
   absl::Status StoreKv(Matrix k, Matrix v, int32_t layer, const KvGeometry& geometry,
                        const BatchRows& batch) override {
     RETURN_IF_ERROR(CheckStoreKv(k, v, layer, geometry, batch));
-    for (const SequenceRows& s : batch.sequences) {
-      ForRows(s.rows, k.cols + v.cols, [&](int64_t r) {
-        const int32_t position = s.start + static_cast<int32_t>(r);
-        const int32_t token = position % kKvBlockTokens;
-        std::byte* block = s.blocks[static_cast<size_t>(position / kKvBlockTokens)];
-        for (int32_t h = 0; h < geometry.kv_heads; ++h) {
-          kernels_.store_kv(k.row(s.first_row + r) + int64_t{h} * geometry.key_dim,
-                            geometry.key_dim, geometry.dtype, true, token,
-                            block + geometry.key_offset(layer, h));
-          kernels_.store_kv(v.row(s.first_row + r) + int64_t{h} * geometry.value_dim,
-                            geometry.value_dim, geometry.dtype, false, token,
-                            block + geometry.value_offset(layer, h));
+    // A task is what a head's tile of one block gets. Each value of a key goes to a line of its
+    // own, which comes from memory: a few tasks pay for a fork.
+    constexpr int64_t kGrain = 4;
+    const int64_t heads = geometry.kv_heads;
+    const auto blocks = [](const SequenceRows& s) {
+      return s.rows > 0 ? (s.start + s.rows - 1) / kKvBlockTokens - s.start / kKvBlockTokens + 1
+                        : 0;
+    };
+    int64_t tasks = 0;
+    for (const SequenceRows& s : batch.sequences) tasks += blocks(s) * heads;
+    team_->ParallelFor(tasks, kGrain, [&](int64_t begin, int64_t end, int) {
+      int64_t first = 0;  // of the sequence
+      for (const SequenceRows& s : batch.sequences) {
+        const int64_t last = first + blocks(s) * heads;
+        for (int64_t i = std::max(begin, first); i < std::min(end, last); ++i) {
+          const auto block = static_cast<int32_t>((i - first) / heads) + s.start / kKvBlockTokens;
+          StoreTile(k, v, layer, geometry, s, block, static_cast<int32_t>((i - first) % heads));
         }
-      });
-    }
+        first = last;
+      }
+    });
     return absl::OkStatus();
   }
 
@@ -176,14 +181,70 @@ class CpuBackend final : public Backend {
     cpu::ForRows(team_, rows, cols, std::forward<F>(fn));
   }
 
-  // What a call is to do, and its input in the forms that the targets' formats take.
+  void NormHeads(float* row, int32_t heads, const Vector& weight, float eps) const {
+    for (int32_t h = 0; h < heads; ++h) {
+      float* const head = row + int64_t{h} * weight.size;
+      kernels_.rms_norm(head, weight.data, weight.size, eps, head);
+    }
+  }
+  // Heads of norm.size values, normed before if the norm has data.
+  void Rotate(Matrix x, int32_t heads, const Vector& norm, float eps, const BatchRows& batch,
+              const RopeParams& params) {
+    PrepareAngles(batch.positions, params);
+    const int32_t pairs = params.dim / 2;
+    ForRows(x.rows, x.cols, [&](int64_t r) {
+      if (norm.data != nullptr) NormHeads(x.row(r), heads, norm, eps);
+      const float* angles = angles_.data() + r * params.dim;
+      kernels_.rope(x.row(r), heads, norm.size, params.dim, params.kind == RopeKind::kHalves,
+                    angles, angles + pairs);
+    });
+  }
+  // Keys and values of head `h` of a sequence's rows that lie in its block `block`.
+  void StoreTile(const Matrix& k, const Matrix& v, int32_t layer, const KvGeometry& geometry,
+                 const SequenceRows& s, int32_t block, int32_t h) const {
+    std::byte* const to = s.blocks[static_cast<size_t>(block)];
+    const int32_t begin = std::max(s.start, block * kKvBlockTokens);
+    const int32_t end = std::min(s.start + s.rows, (block + 1) * kKvBlockTokens);
+    for (int32_t position = begin; position < end; ++position) {
+      const int64_t row = s.first_row + position - s.start;
+      const int32_t token = position % kKvBlockTokens;
+      kernels_.store_kv(k.row(row) + int64_t{h} * geometry.key_dim, geometry.key_dim,
+                        geometry.dtype, true, token, to + geometry.key_offset(layer, h));
+      kernels_.store_kv(v.row(row) + int64_t{h} * geometry.value_dim, geometry.value_dim,
+                        geometry.dtype, false, token, to + geometry.value_offset(layer, h));
+    }
+  }
+
+  // What a call is to do, and the forms of its input that the targets' formats take.
   struct MatMulWork {
     int64_t groups = 0;    // of 16 rows, over all targets
     int64_t products = 0;  // of weights and activations
     int64_t bytes = 0;     // of weights
     int64_t unit = 2;      // groups that stay together, as tile kernels take them
+    bool blocks = false;
+    bool scaled = false;
+    bool words = false;
+    bool tiles = false;
   };
-  absl::StatusOr<MatMulWork> PrepareMatMul(const Matrix& x, std::span<const MatMulTarget> targets);
+  absl::StatusOr<MatMulWork> PlanMatMul(const Matrix& x,
+                                        std::span<const MatMulTarget> targets) const;
+  // Where the forms of the input are ready.
+  void Multiply(const Matrix& x, std::span<const MatMulTarget> targets, const MatMulWork& work);
+  // Whether two matrices are multiplied and gated in one pass, into the input of `down`.
+  bool GatesInTiles(const Matrix& x, const Weight& gate, const Weight& up, const Matrix& gated,
+                    const Weight& down) const;
+
+  // Some units (row, head of the group) of one KV head of one sequence. With fewer than one a
+  // worker, heads of a group are split too, at the cost of reading keys twice.
+  struct AttentionTask {
+    const SequenceRows* sequence;
+    int32_t kv_head;
+    int64_t first;
+    int64_t last;
+    bool tiles;
+  };
+  std::vector<AttentionTask> AttentionTasks(const BatchRows& batch, const KvGeometry& geometry,
+                                            int32_t group) const;
 
   // Uniform results: matrices are multiplied as for many rows. Tiles of attention are cut by the
   // number of rows and workers, so none are.
@@ -214,13 +275,9 @@ class CpuBackend final : public Backend {
   std::vector<float> angles_;  // [row][dim]: dim / 2 cosines, dim / 2 sines
 };
 
-absl::StatusOr<CpuBackend::MatMulWork> CpuBackend::PrepareMatMul(
-    const Matrix& x, std::span<const MatMulTarget> targets) {
+absl::StatusOr<CpuBackend::MatMulWork> CpuBackend::PlanMatMul(
+    const Matrix& x, std::span<const MatMulTarget> targets) const {
   MatMulWork work;
-  bool blocks = false;
-  bool scaled = false;
-  bool words = false;
-  bool tiles = false;
   for (const MatMulTarget& target : targets) {
     const DType dtype = target.weight.dtype;
     if (kernels_.matmul[static_cast<size_t>(dtype)] == nullptr) {
@@ -228,11 +285,11 @@ absl::StatusOr<CpuBackend::MatMulWork> CpuBackend::PrepareMatMul(
           fmt::format("MatMul: {} is not a matrix type", Info(dtype).name));
     }
     const Factors factors = FactorsOf(x, dtype);
-    tiles = tiles || factors == Factors::kBf16;
-    scaled = scaled || dtype == DType::kW8A8;
-    blocks =
-        blocks || (Info(dtype).quantised && dtype != DType::kW8A8 && factors == Factors::kStored);
-    words = words || factors == Factors::kWords;
+    work.tiles = work.tiles || factors == Factors::kBf16;
+    work.scaled = work.scaled || dtype == DType::kW8A8;
+    work.blocks = work.blocks ||
+                  (Info(dtype).quantised && dtype != DType::kW8A8 && factors == Factors::kStored);
+    work.words = work.words || factors == Factors::kWords;
     const int64_t groups = (target.weight.rows + kLanes - 1) / kLanes;
     work.groups += groups;
     if (factors != Factors::kBf16 || groups % 2 != 0) work.unit = 1;
@@ -240,11 +297,6 @@ absl::StatusOr<CpuBackend::MatMulWork> CpuBackend::PrepareMatMul(
     work.bytes += static_cast<int64_t>(target.weight.rows) *
                   static_cast<int64_t>(RowBytes(dtype, static_cast<uint64_t>(target.weight.cols)));
   }
-  if (work.products == 0) return work;
-  if (blocks) activations_.Quantise(x);
-  if (scaled) activations_.QuantiseWholeRows(x);
-  if (words) activations_.QuantiseWords(x);
-  if (tiles) activations_.RoundToBf16(x);
   return work;
 }
 
@@ -268,9 +320,18 @@ void CpuBackend::MultiplyPlain(const Weight& w, int32_t row, cpu::MatMulFn matmu
 
 absl::Status CpuBackend::MatMul(Matrix x, std::span<const MatMulTarget> targets) {
   RETURN_IF_ERROR(CheckMatMul(x, targets));
-  ASSIGN_OR_RETURN(const MatMulWork work, PrepareMatMul(x, targets));
+  ASSIGN_OR_RETURN(const MatMulWork work, PlanMatMul(x, targets));
   if (work.products == 0) return absl::OkStatus();
+  if (work.blocks) activations_.Quantise(x);
+  if (work.scaled) activations_.QuantiseWholeRows(x);
+  if (work.words) activations_.QuantiseWords(x);
+  if (work.tiles) activations_.RoundToBf16(x);
+  Multiply(x, targets, work);
+  return absl::OkStatus();
+}
 
+void CpuBackend::Multiply(const Matrix& x, std::span<const MatMulTarget> targets,
+                          const MatMulWork& work) {
   // One index space over the row groups of all targets. Chunks are small enough to even out workers
   // of unequal speed, and large enough to stream.
   const auto run = [&](int64_t first_unit, int64_t last_unit, int worker) {
@@ -323,12 +384,51 @@ absl::Status CpuBackend::MatMul(Matrix x, std::span<const MatMulTarget> targets)
     }
   };
   const int64_t units = work.groups / work.unit;
-  if (work.products < cpu::kForkElements) {
-    run(0, units, 0);
-    return absl::OkStatus();
-  }
+  if (work.products < cpu::kForkElements) return run(0, units, 0);
   const int64_t unit_bytes = std::max<int64_t>(1, work.bytes / units);
   team_->ParallelFor(units, std::max<int64_t>(1, kGrainBytes / unit_bytes), run);
+}
+
+bool CpuBackend::GatesInTiles(const Matrix& x, const Weight& gate, const Weight& up,
+                              const Matrix& gated, const Weight& down) const {
+  const auto tiles = [&](const Matrix& input, const Weight& w) {
+    return w.layout == Layout::kRows16 && FactorsOf(input, w.dtype) == Factors::kBf16;
+  };
+  return x.rows > 0 && tiles(x, gate) && tiles(x, up) && gate.dtype == up.dtype &&
+         gate.rows % cpu::kBlock == 0 && tiles(gated, down);
+}
+
+absl::Status CpuBackend::GatedFfn(Matrix x, const Weight& gate, const Weight& up,
+                                  Activation activation, Matrix gated, Matrix raised,
+                                  const MatMulTarget& down) {
+  RETURN_IF_ERROR(CheckGatedFfn(x, gate, up, gated, raised, down));
+  if (!GatesInTiles(x, gate, up, gated, down.weight)) {
+    return Backend::GatedFfn(x, gate, up, activation, gated, raised, down);
+  }
+  ASSIGN_OR_RETURN(const MatMulWork work, PlanMatMul(gated, {&down, 1}));
+  activations_.RoundToBf16(x);
+  uint16_t* const out = activations_.NextBf16(x.rows, gate.rows);
+  const auto group_bytes = static_cast<int64_t>(cpu::PackedGroupBytes(gate.dtype, gate.cols));
+  constexpr int64_t kGroups = cpu::kBlock / kLanes;  // whose results are a block of the output
+  const auto run = [&](int64_t first, int64_t last, int worker) {
+    cpu::MatMulArgs args = {};
+    activations_.Fill(&args);
+    args.groups = static_cast<int32_t>((last - first) * kGroups);
+    args.rows = args.groups * kLanes;
+    args.cols = gate.cols;
+    args.n = x.rows;
+    args.weight = gate.data + first * kGroups * group_bytes;
+    args.up = up.data + first * kGroups * group_bytes;
+    args.activation = activation;
+    args.glu = out + first * cpu::kBlock * cpu::kMatrixTile;
+    args.glu_stride = int64_t{gate.rows} * cpu::kMatrixTile;
+    args.scratch = worker_weights_[static_cast<size_t>(worker)].Get(size_t{cpu::kTileScratchBytes});
+    kernels_.tile_glu_matmul[static_cast<size_t>(gate.dtype)](args);
+  };
+  team_->ParallelFor(gate.rows / cpu::kBlock,
+                     std::max<int64_t>(1, kGrainBytes / (2 * kGroups * group_bytes)), run);
+  activations_.UseNext();
+  Multiply(gated, {&down, 1}, work);
   return absl::OkStatus();
 }
 
@@ -356,20 +456,10 @@ void CpuBackend::PrepareAngles(std::span<const int32_t> positions, const RopePar
   });
 }
 
-absl::Status CpuBackend::Attention(Matrix q, const AttentionParams& params,
-                                   const KvGeometry& geometry, const BatchRows& batch, Matrix out) {
-  RETURN_IF_ERROR(CheckAttention(q, params, geometry, batch, out));
-  const int32_t group = params.heads / geometry.kv_heads;
-  // A task is some units (row, head of the group) of one KV head of one sequence. With fewer than
-  // one a worker, heads of a group are split too, at the cost of reading keys twice.
-  struct Task {
-    const SequenceRows* sequence;
-    int32_t kv_head;
-    int64_t first;
-    int64_t last;
-    bool tiles;
-  };
-  std::vector<Task> tasks;
+std::vector<CpuBackend::AttentionTask> CpuBackend::AttentionTasks(const BatchRows& batch,
+                                                                  const KvGeometry& geometry,
+                                                                  int32_t group) const {
+  std::vector<AttentionTask> tasks;
   int64_t pairs = 0;
   for (const SequenceRows& s : batch.sequences) pairs += s.rows > 0 ? geometry.kv_heads : 0;
   for (const SequenceRows& s : batch.sequences) {
@@ -390,11 +480,19 @@ absl::Status CpuBackend::Attention(Matrix q, const AttentionParams& params,
       }
     }
   }
+  return tasks;
+}
+
+absl::Status CpuBackend::Attention(Matrix q, const AttentionParams& params,
+                                   const KvGeometry& geometry, const BatchRows& batch, Matrix out) {
+  RETURN_IF_ERROR(CheckAttention(q, params, geometry, batch, out));
+  const int32_t group = params.heads / geometry.kv_heads;
+  const std::vector<AttentionTask> tasks = AttentionTasks(batch, geometry, group);
   const int64_t scratch = std::max(cpu::AttentionScratch(geometry.key_dim, geometry.value_dim),
                                    cpu::TileAttentionScratch(geometry.key_dim, geometry.value_dim));
   const auto run = [&](int64_t begin, int64_t end, int worker) {
     for (int64_t i = begin; i < end; ++i) {
-      const Task& task = tasks[static_cast<size_t>(i)];
+      const AttentionTask& task = tasks[static_cast<size_t>(i)];
       const SequenceRows& s = *task.sequence;
       cpu::AttentionArgs args = {};
       const int64_t head = int64_t{task.kv_head} * group;
@@ -415,6 +513,13 @@ absl::Status CpuBackend::Attention(Matrix q, const AttentionParams& params,
       args.softcap = params.softcap;
       args.sinks = params.sinks.data != nullptr ? params.sinks.data + head : nullptr;
       args.scratch = worker_floats_[static_cast<size_t>(worker)].Get(static_cast<size_t>(scratch));
+      if (i + 1 < end) {
+        const AttentionTask& next = tasks[static_cast<size_t>(i + 1)];
+        args.next_blocks = next.sequence->blocks.data();
+        args.next_count = static_cast<int32_t>(next.sequence->blocks.size());
+        args.next_key_offset = geometry.key_offset(params.layer, next.kv_head);
+        args.next_value_offset = geometry.value_offset(params.layer, next.kv_head);
+      }
       (task.tiles ? kernels_.tile_attention : kernels_.attention)(args, task.first, task.last);
     }
   };

@@ -30,7 +30,7 @@ struct alignas(64) XBlock {
   float ds_half[2];
   int32_t neg_sum;  // -sum(q), and the same for each half
   int32_t neg_sum_half[2];
-  int32_t unused;
+  int32_t neg_sum_8;  // 8 neg_sum: what codes of four bits about 8 begin with
 };
 static_assert(sizeof(XBlock) == 64);
 
@@ -57,6 +57,13 @@ struct MatMulArgs {
   const float* bias;      // of the first output feature, or null
   float* out;             // of the first output feature; row r at out + r * out_stride
   int64_t out_stride;
+  // tile_glu_matmul: `weight` is the gate's, this that of the matrix it gates, in the same groups,
+  // an even number. Results are BF16 as of xb: the first group's go to `glu`, those of the next 16
+  // rows `glu_stride` values further. No bias, no `out`.
+  const std::byte* up;
+  Activation activation;
+  uint16_t* glu;
+  int64_t glu_stride;
 };
 using MatMulFn = void (*)(const MatMulArgs&);
 
@@ -96,6 +103,12 @@ struct AttentionArgs {
   float softcap;
   const float* sinks;  // [group] or null
   float* scratch;      // AttentionScratch() floats, this thread's own
+  // What this thread is likely to attend next: the first of its blocks, which are asked for while
+  // the last of these are computed. None: next_count is 0.
+  const std::byte* const* next_blocks;
+  int32_t next_count;
+  size_t next_key_offset;
+  size_t next_value_offset;
 };
 // Query units (row, head) that keys and values in registers serve, and those that share one pass
 // over keys and values.
@@ -134,6 +147,9 @@ struct Kernels {
   // float32 by a matrix unit. Null where there is none. The width is a multiple of 32.
   MatMulFn tile_matmul[kDTypeCount];
   int tile_min_rows;
+  // activation(gate x) * (up x) of two matrices, rounded to BF16 where it is computed, with the
+  // bits that tile_matmul, glu and to_bf16 would give.
+  MatMulFn tile_glu_matmul[kDTypeCount];
   // What `matmul` computes, bit by bit, by a matrix unit: block formats from `tile_quant_min_rows`
   // rows on, in tiles of 16 rows, the last filled up with zeros, and W8A8 from
   // `tile_scaled_min_rows` on for widths that are a multiple of 64. Null where there is none.

@@ -5,6 +5,7 @@
 // The kernels need the lanes above.
 #include "ops/cpu/kernels_amx.h"
 #include "ops/cpu/kernels_amx_attention.h"
+#include "ops/cpu/kernels_amx_glu.h"
 #include "ops/cpu/kernels_amx_int8.h"
 #include "ops/cpu/kernels_amx_w8a8.h"
 #include "ops/cpu/variants.h"
@@ -14,7 +15,10 @@ namespace {
 
 constexpr Kernels MakeAmxKernels() {
   Kernels k = MakeKernels();
-  for (int i = 0; i < kDTypeCount; ++i) k.tile_matmul[i] = TileMatMulOf(static_cast<DType>(i));
+  for (int i = 0; i < kDTypeCount; ++i) {
+    k.tile_matmul[i] = TileMatMulOf(static_cast<DType>(i));
+    k.tile_glu_matmul[i] = TileGluMatMulOf(static_cast<DType>(i));
+  }
   k.tile_min_rows = 32;
   for (int i = 0; i < kDTypeCount; ++i) {
     k.tile_quant_matmul[i] = TileQuantMatMulOf(static_cast<DType>(i));

@@ -265,23 +265,30 @@ inline int32_t EvenPart(int32_t count, int32_t most, int32_t unit) {
   return ((count + parts - 1) / parts + unit - 1) / unit * unit;
 }
 
-// Turns two row groups' columns [c0, c1) into pairs, 32 columns of one group at each step.
+// Two matrices whose groups are multiplied in pairs: the first and the second of a pair begin at
+// `weight`, those of the next pair `step` bytes further.
+struct GroupPairs {
+  const uint8_t* weight[2];
+  int64_t step;
+};
+
+// Turns the columns of `part` of a pair of row groups into pairs of columns, 32 columns of one
+// group at each step.
 template <class P>
 struct PairMaker {
-  // Nothing to do where there are no such groups.
-  PairMaker(const MatMulArgs& a, const TilePart& part, int32_t g, uint8_t* room)
-      : bytes(P::GroupBytes(a.cols)),
-        group(reinterpret_cast<const uint8_t*>(a.weight) + g * bytes),
+  // Pair `pair` of the groups, of which there are `groups`: 0 to 2.
+  PairMaker(const GroupPairs& from, int32_t pair, int group_count, const TilePart& part,
+            uint8_t* room)
+      : weight{from.weight[0] + pair * from.step, from.weight[1] + pair * from.step},
+        ahead(from.step),
         out(room),
         begin(part.c0),
-        column(part.c0),
+        column(group_count > 0 ? part.c0 : part.c1),
         end(part.c1),
-        groups(part.g1 - g < 2 ? part.g1 - g : 2) {
-    if (groups <= 0) column = end;
-  }
+        groups(group_count) {}
   inline __attribute__((always_inline)) bool Step() {
     if (column >= end) return false;
-    P::Convert(group + index * bytes, column, 2 * bytes,
+    P::Convert(weight[index], column, ahead,
                out + index * kPanelBytes + int64_t{column - begin} * 32);
     if (++index == groups) {
       index = 0;
@@ -290,8 +297,8 @@ struct PairMaker {
     return true;
   }
 
-  const int64_t bytes;
-  const uint8_t* const group;
+  const uint8_t* const weight[2];
+  const int64_t ahead;
   uint8_t* const out;
   const int32_t begin;
   int32_t column;
@@ -367,44 +374,43 @@ void MultiplyPanel(const MatMulArgs& a, const TilePart& part, const uint8_t* con
   }
 }
 
+// Multiplies a part, whose groups are `pairs` from the first on; sums of each pair lie in the
+// scratch, PairSums() apart.
 template <class P>
-void MultiplyPart(const MatMulArgs& a, const TilePart& part) {
+void MultiplyPart(const MatMulArgs& a, const TilePart& part, const GroupPairs& from,
+                  int32_t pair_count, bool last_is_half) {
   float* const sums = reinterpret_cast<float*>(a.scratch);
   uint8_t* const room = reinterpret_cast<uint8_t*>(a.scratch) + kPassSumBytes;
-  const int64_t bytes = P::GroupBytes(a.cols);
-  const uint8_t* const weight = reinterpret_cast<const uint8_t*>(a.weight);
   const int64_t pair_sums = PairSums(part.n1 - part.n0);
+  const auto groups = [&](int32_t pair) {
+    return pair >= pair_count ? 0 : pair + 1 == pair_count && last_is_half ? 1 : 2;
+  };
   int turn = 0;
   {
-    PairMaker<P> first(a, part, part.g0, room);
+    PairMaker<P> first(from, 0, groups(0), part, room);
     while (first.Step()) {
     }
   }
-  for (int32_t g = part.g0; g < part.g1; g += 2, turn ^= 1) {
-    PairMaker<P> next(a, part, g + 2, room + (turn ^ 1) * 2 * kPanelBytes);
-    const uint8_t* pairs[2];
+  for (int32_t pair = 0; pair < pair_count; ++pair, turn ^= 1) {
+    PairMaker<P> next(from, pair + 1, groups(pair + 1), part, room + (turn ^ 1) * 2 * kPanelBytes);
+    const uint8_t* ready[2];
     for (int j = 0; j < 2; ++j) {
-      pairs[j] = P::kDirect ? weight + (g + j) * bytes + int64_t{part.c0} * 32
+      ready[j] = P::kDirect ? from.weight[j] + pair * from.step + int64_t{part.c0} * 32
                             : room + (turn * 2 + j) * kPanelBytes;
     }
-    float* const here = sums + (g - part.g0) / 2 * pair_sums;
-    if (g + 1 < part.g1) {
-      MultiplyPanel<P, 2>(a, part, pairs, here, &next);
+    float* const here = sums + pair * pair_sums;
+    if (groups(pair) > 1) {
+      MultiplyPanel<P, 2>(a, part, ready, here, &next);
     } else {
-      MultiplyPanel<P, 1>(a, part, pairs, here, &next);
+      MultiplyPanel<P, 1>(a, part, ready, here, &next);
     }
   }
-  if (!part.last) return;
-  WriteRows(a, part.n0, part.n1, part.g0, part.g1, pair_sums,
-            [&](int64_t at, int32_t, int32_t) { return Load(sums + at); });
 }
 
-template <class P>
-void TileMatMul(const MatMulArgs& a) {
-  const Tiles tiles;
+// Calls use(part) for each part of a product whose passes take `groups` groups.
+template <class Use>
+void ForParts(const MatMulArgs& a, int32_t columns, int32_t groups, Use use) {
   const int32_t rows = EvenPart(a.n, kPassRows, 32);
-  const int32_t columns = EvenPart(a.cols, kPassColumns, 256);
-  const int32_t groups = EvenPart(a.groups, columns >= a.cols ? kWriteGroups : kPassGroups, 2);
   TilePart part = {};
   for (part.g0 = 0; part.g0 < a.groups; part.g0 = part.g1) {
     part.g1 = a.groups - part.g0 < groups ? a.groups : part.g0 + groups;
@@ -414,10 +420,28 @@ void TileMatMul(const MatMulArgs& a) {
         part.c1 = a.cols - part.c0 < columns ? a.cols : part.c0 + columns;
         part.first = part.c0 == 0;
         part.last = part.c1 == a.cols;
-        MultiplyPart<P>(a, part);
+        use(part);
       }
     }
   }
+}
+
+template <class P>
+void TileMatMul(const MatMulArgs& a) {
+  const Tiles tiles;
+  const int64_t bytes = P::GroupBytes(a.cols);
+  const uint8_t* const weight = reinterpret_cast<const uint8_t*>(a.weight);
+  const float* const sums = reinterpret_cast<const float*>(a.scratch);
+  const int32_t columns = EvenPart(a.cols, kPassColumns, 256);
+  const int32_t groups = EvenPart(a.groups, columns >= a.cols ? kWriteGroups : kPassGroups, 2);
+  ForParts(a, columns, groups, [&](const TilePart& part) {
+    const uint8_t* const first = weight + part.g0 * bytes;
+    const int32_t count = part.g1 - part.g0;
+    MultiplyPart<P>(a, part, {{first, first + bytes}, 2 * bytes}, (count + 1) / 2, count % 2 != 0);
+    if (!part.last) return;
+    WriteRows(a, part.n0, part.n1, part.g0, part.g1, PairSums(part.n1 - part.n0),
+              [&](int64_t at, int32_t, int32_t) { return Load(sums + at); });
+  });
 }
 
 // One row of activations, rounded to nearest even: 32 values every `stride` values of `out`.
@@ -479,20 +503,27 @@ int32_t TilePairRounds(int64_t rounds) {
 // ---- The table
 // -----------------------------------------------------------------------------------
 
-constexpr MatMulFn TileMatMulOf(DType dtype) {
+// use.operator()<Pairs>() of a format that is multiplied as BF16; null for others.
+template <class Use>
+constexpr MatMulFn ForPairs(DType dtype, Use use) {
   switch (dtype) {
     case DType::kF16:
-      return TileMatMul<FloatPairs<WeightF16>>;
+      return use.template operator()<FloatPairs<WeightF16>>();
     case DType::kBF16:
-      return TileMatMul<StoredPairs>;
+      return use.template operator()<StoredPairs>();
     case DType::kF8E4M3:
-      return TileMatMul<FloatPairs<WeightF8<3>>>;
+      return use.template operator()<FloatPairs<WeightF8<3>>>();
     case DType::kF8E5M2:
-      return TileMatMul<FloatPairs<WeightF8<2>>>;
+      return use.template operator()<FloatPairs<WeightF8<2>>>();
     default:
-      return ForBlockFormat(dtype,
-                            []<class Fm>() -> MatMulFn { return TileMatMul<BlockPairs<Fm>>; });
+      return ForBlockFormat(dtype, [use]<class Fm>() -> MatMulFn {
+        return use.template operator()<BlockPairs<Fm>>();
+      });
   }
+}
+
+constexpr MatMulFn TileMatMulOf(DType dtype) {
+  return ForPairs(dtype, []<class P>() -> MatMulFn { return TileMatMul<P>; });
 }
 
 }  // namespace

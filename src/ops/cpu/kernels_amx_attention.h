@@ -159,6 +159,21 @@ void ScoreTiles(const AttentionArgs& a, const TilePass& p, int unit, int block) 
   if constexpr (kM > 1 && kN > 1) _tile_stored(3, to + 16 * kTileKeys + kLanes, kTileKeys * 4);
 }
 
+// e^x for x <= 0, within (|x| + 2) 2^-23 of itself, which BF16 does not see; below 2^-126 zero. NaN
+// stays NaN.
+inline F WeightOf(F x) {
+  const F z = Mul(x, Set1(1.44269504f));
+  const __mmask16 some = _mm512_cmp_ps_mask(z, Set1(-126.0f), _CMP_NLT_UQ);
+  const F r = _mm512_reduce_ps(z, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // in [0, 1)
+  F p = Set1(0.00187757667f);                                                  // 2^r within 2^-23
+  p = Fma(p, r, Set1(0.00898934009f));
+  p = Fma(p, r, Set1(0.0558263181f));
+  p = Fma(p, r, Set1(0.240153617f));
+  p = Fma(p, r, Set1(0.693153073f));
+  p = Fma(p, r, Set1(0.999999925f));
+  return _mm512_maskz_scalef_ps(some, p, z);
+}
+
 // Turns one unit's scores of `blocks` blocks of keys into weights, as WeighChunk does.
 template <KvDType kType>
 void WeighTileUnit(const AttentionArgs& a, const TilePass& p, int u, int32_t start, int blocks) {
@@ -172,8 +187,9 @@ void WeighTileUnit(const AttentionArgs& a, const TilePass& p, int u, int32_t sta
     F x = Load(score + j * kLanes);
     if constexpr (kType == KvDType::kI8) x = Mul(x, Load(p.key_scale + j * kLanes));
     if (a.softcap > 0) x = Mul(Set1(a.softcap), Tanh(Div(x, Set1(a.softcap))));
-    x = KeepLanes(x, low - j * kLanes, high - j * kLanes, Set1(kNone));
-    Store(score + j * kLanes, x);
+    const bool partly = low > j * kLanes || high < (j + 1) * kLanes;
+    if (partly) x = KeepLanes(x, low - j * kLanes, high - j * kLanes, Set1(kNone));
+    if (partly || kType == KvDType::kI8 || a.softcap > 0) Store(score + j * kLanes, x);
     best = Max(best, x);  // in an order that lets a NaN through
   }
   const float chunk_top = ReduceMax(best);
@@ -195,7 +211,7 @@ void WeighTileUnit(const AttentionArgs& a, const TilePass& p, int u, int32_t sta
     for (int i = 0; i < 2; ++i) {
       weight[i] = Set1(0.0f);
       if (j + i >= blocks || top == kNone) continue;
-      weight[i] = Exp(Sub(Load(score + (j + i) * kLanes), Set1(top)));
+      weight[i] = WeightOf(Sub(Load(score + (j + i) * kLanes), Set1(top)));
       sum = Add(sum, weight[i]);
       if constexpr (kType == KvDType::kI8) {
         weight[i] = Mul(weight[i], Load(p.value_scale + (j + i) * kLanes));

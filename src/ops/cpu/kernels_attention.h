@@ -24,6 +24,20 @@ inline constexpr int kAheadBlocks = kAttentionChunk / kKvBlockTokens;
 
 inline constexpr int kUnits = kTileRows > 4 ? kAttentionUnits : kAttentionUnits / 2;
 
+// The keys, and the values, of block `block` or, past the last one, of what comes next; null for
+// none.
+inline const std::byte* KeysAhead(const AttentionArgs& a, const AttentionState& s, int32_t block) {
+  if (block < s.blocks) return a.blocks[block] + a.key_offset;
+  block -= s.blocks;
+  return block < a.next_count ? a.next_blocks[block] + a.next_key_offset : nullptr;
+}
+inline const std::byte* ValuesAhead(const AttentionArgs& a, const AttentionState& s,
+                                    int32_t block) {
+  if (block < s.blocks) return a.blocks[block] + a.value_offset;
+  block -= s.blocks;
+  return block < a.next_count ? a.next_blocks[block] + a.next_value_offset : nullptr;
+}
+
 // Scores of kBlocks KV blocks (16 keys each) for kUnitsNow units.
 template <KvDType kType, bool kScaled, bool kAhead, int kUnitsNow, int kBlocks>
 inline void ScoreBlocks(const AttentionArgs& a, const AttentionState& s, int32_t block, int slot) {
@@ -42,8 +56,8 @@ inline void ScoreBlocks(const AttentionArgs& a, const AttentionState& s, int32_t
   if constexpr (kAhead) {
 #pragma GCC unroll 16
     for (int j = 0; j < kBlocks; ++j) {
-      const int32_t ahead = block + j + kAheadBlocks;
-      next[j] = ahead < s.blocks ? a.blocks[ahead] + a.key_offset : tile[j];
+      const std::byte* const ahead = KeysAhead(a, s, block + j + kAheadBlocks);
+      next[j] = ahead != nullptr ? ahead : tile[j];
     }
   }
   for (int32_t d = 0; d < a.key_dim; ++d) {
@@ -51,7 +65,9 @@ inline void ScoreBlocks(const AttentionArgs& a, const AttentionState& s, int32_t
 #pragma GCC unroll 16
     for (int j = 0; j < kBlocks; ++j) {
       k[j] = LoadKv<kType>(tile[j], int64_t{d} * kKvBlockTokens);
-      if constexpr (kAhead) PrefetchFar(next[j] + int64_t{d} * kStepBytes);
+      if constexpr (kAhead) {
+        if (d * kStepBytes % 64 == 0) PrefetchFar(next[j] + int64_t{d} * kStepBytes);
+      }
     }
 #pragma GCC unroll 16
     for (int u = 0; u < kUnitsNow; ++u) {
@@ -138,8 +154,8 @@ inline void AddValues(const AttentionArgs& a, const AttentionState& s, int32_t f
     const std::byte* row = a.blocks[first_block + block] + a.value_offset + at;
     [[maybe_unused]] const std::byte* next = row;
     if constexpr (kAhead) {
-      const int32_t ahead = first_block + block + kAheadBlocks;
-      if (ahead < s.blocks) next = a.blocks[ahead] + a.value_offset + at;
+      const std::byte* const ahead = ValuesAhead(a, s, first_block + block + kAheadBlocks);
+      if (ahead != nullptr) next = ahead + at;
     }
     for (int32_t t = begin; t < end; ++t, row += row_bytes, next += row_bytes) {
       F v[kVectors];
@@ -348,6 +364,7 @@ void AttendTogether(const AttentionArgs& a, int64_t first, int count) {
   }
   AttentionArgs view = a;
   view.blocks = tiles;
+  view.next_count = 0;
   view.key_offset = 0;
   view.value_offset = (int64_t{a.key_dim} * kKvBlockTokens + kLanes) * sizeof(float);
   auto each_group = [&](auto use) {

@@ -33,7 +33,7 @@ inline __attribute__((always_inline)) void AddGroup(const uint8_t* planes,
       }
       scales.AddHalves(ToF(a0), ToF(a1), b, &acc[t]);
     } else {
-      I a = begin(b.neg_sum);
+      I a = kShift == 3 ? SetI(b.neg_sum_8) : begin(b.neg_sum);
 #pragma GCC unroll 16
       for (int g = 0; g < 8; ++g) a = Dot4<Fm::kWide>(a, w[g], b.q + 4 * g);
       scales.Add(ToF(a), b, &acc[t]);

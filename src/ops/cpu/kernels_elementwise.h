@@ -41,18 +41,20 @@ inline F Tanh(F x) {
   return SelectBelow(Abs(x), Set1(0.2f), near, far);
 }
 
+// activation(gate) * up.
+inline F Glu(Activation activation, F gate, F up) {
+  F exponent = Sub(Set1(0.0f), gate);
+  if (activation == Activation::kGeluTanh) {
+    // 0.5 (1 + tanh(u)) = 1 / (1 + e^-2u), u = sqrt(2 / pi) (g + 0.044715 g^3)
+    const F cubic = Fma(Mul(Mul(gate, gate), Set1(0.044715f)), gate, gate);
+    exponent = Mul(cubic, Set1(-1.5957691216057308f));
+  }
+  return Mul(Div(gate, Add(Set1(1.0f), Exp(exponent))), up);
+}
+
 void GluRow(Activation activation, const float* gate, const float* up, int32_t n, float* out) {
-  const F one = Set1(1.0f);
   ForLanes(n, [&](int32_t i, int count) {
-    const F g = LoadN(gate + i, count);
-    F exponent = Sub(Set1(0.0f), g);
-    if (activation == Activation::kGeluTanh) {
-      // 0.5 (1 + tanh(u)) = 1 / (1 + e^-2u), u = sqrt(2 / pi) (g + 0.044715 g^3)
-      const F cubic = Fma(Mul(Mul(g, g), Set1(0.044715f)), g, g);
-      exponent = Mul(cubic, Set1(-1.5957691216057308f));
-    }
-    const F activated = Div(g, Add(one, Exp(exponent)));
-    StoreN(out + i, Mul(activated, LoadN(up + i, count)), count);
+    StoreN(out + i, Glu(activation, LoadN(gate + i, count), LoadN(up + i, count)), count);
   });
 }
 

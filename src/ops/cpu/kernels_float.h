@@ -114,28 +114,8 @@ void FloatMatMul(const MatMulArgs& a) {
         F acc[kFloatTile];
         int count = left < kFloatTile ? left : kFloatTile;
         if (count == 5) count = 4;
-        switch (count) {
-          case 1:
-            FloatTile<W, 1>(weight, a.cols, x, a.x_stride, acc);
-            break;
-          case 2:
-            FloatTile<W, 2>(weight, a.cols, x, a.x_stride, acc);
-            break;
-          default:
-            if constexpr (kFloatTile > 2) {
-              switch (count) {
-                case 3:
-                  FloatTile<W, 3>(weight, a.cols, x, a.x_stride, acc);
-                  break;
-                case 4:
-                  FloatTile<W, 4>(weight, a.cols, x, a.x_stride, acc);
-                  break;
-                default:
-                  FloatTile<W, 6>(weight, a.cols, x, a.x_stride, acc);
-                  break;
-              }
-            }
-        }
+        WithTileHeight<kFloatTile>(
+            count, [&]<int kTile>() { FloatTile<W, kTile>(weight, a.cols, x, a.x_stride, acc); });
         WriteTile(a, acc, g, n, count);
         n += count;
       }

@@ -39,7 +39,7 @@ void QuantizeRow(const float* x, int32_t cols, XBlock* out, int64_t stride) {
     out->neg_sum = -(s0 + s1);
     out->neg_sum_half[0] = -s0;
     out->neg_sum_half[1] = -s1;
-    out->unused = 0;
+    out->neg_sum_8 = -8 * (s0 + s1);
   }
 }
 

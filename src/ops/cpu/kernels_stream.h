@@ -19,32 +19,14 @@ inline void PrefetchStream(const void* p) {
   PrefetchFar(static_cast<const char*>(p) + kFarBytes);
 }
 
-// Calls use with the height of a tile of `count` activation rows: those that kernels exist for.
-template <typename Use>
+// Calls use with the height of a tile of `count` activation rows, at most kMost: the least of those
+// that kernels exist for, 1, 2, 3, 4, 6, 8, 10 and 12.
+template <int kMost = kTileRows, int kHeight = 1, typename Use>
 inline void WithTileHeight(int count, Use use) {
-  switch (PaddedRows(count)) {
-    case 1:
-      return use.template operator()<1>();
-    case 2:
-      return use.template operator()<2>();
-    case 3:
-      return use.template operator()<3>();
-    case 4:
-      return use.template operator()<4>();
-    default:
-      if constexpr (kTileRows > 4) {
-        switch (PaddedRows(count)) {
-          case 6:
-            return use.template operator()<6>();
-          case 8:
-            return use.template operator()<8>();
-          case 10:
-            return use.template operator()<10>();
-          default:
-            return use.template operator()<12>();
-        }
-      }
+  if constexpr (kHeight < kMost) {
+    if (count > kHeight) return WithTileHeight<kMost, PaddedRows(kHeight + 1)>(count, use);
   }
+  use.template operator()<kHeight>();
 }
 
 // Adds the bias and writes tile results: lanes are output features, tile rows activation rows.
