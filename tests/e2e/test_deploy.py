@@ -3,6 +3,7 @@ file by systemd, the Kubernetes objects by their schemas, the image's packages a
 program links, and all of it against the program's own keys and metrics.
 """
 
+import json
 import os
 import pathlib
 import re
@@ -15,6 +16,7 @@ import server_process
 from conftest import ROOT
 
 DEPLOY = ROOT / "deploy"
+DOCKERFILE = DEPLOY / "container" / "Dockerfile"
 
 
 def test_the_unit_file_is_one_that_systemd_takes(tmp_path):
@@ -60,7 +62,7 @@ def linked_packages(binary):
 def test_the_image_has_every_library_that_the_program_links():
     if shutil.which("dpkg") is None or shutil.which("objdump") is None:
         pytest.skip("needs dpkg and objdump")
-    text = (DEPLOY / "container" / "Dockerfile").read_text()
+    text = DOCKERFILE.read_text()
     listed = set(re.findall(r"\blib[a-z0-9+.-]+", text))
     # What a Debian image without anything has.
     base = {"libc6", "libgcc-s1", "libstdc++6", "libtinfo6", "libzstd1", "zlib1g"}
@@ -135,8 +137,44 @@ def test_the_deployment_is_probed_runs_unprivileged_and_scales_on_a_metric_that_
     documented = (ROOT / "docs" / "METRICS.md").read_text()
     for metric in by_kind["HorizontalPodAutoscaler"]["spec"]["metrics"]:
         assert f"`{metric['pods']['metric']['name']}`" in documented
+    flags = [word for word in container["args"] if word.startswith("--")]
+    command = [str(server_process.default_binary()), "serve", "--help"]
+    help_text = subprocess.run(command, capture_output=True, text=True).stdout
+    assert flags and all(flag in help_text for flag in flags), flags
     # The drain has time to end before the pod is killed.
     assert pod["terminationGracePeriodSeconds"] > 30
+
+
+def test_prometheus_and_grafana_find_what_is_mounted_for_them():
+    yaml = pytest.importorskip("yaml")
+    compose = yaml.safe_load((DEPLOY / "container" / "compose.yaml").read_text())["services"]
+    mounts = dict(volume.split(":")[1::-1] for volume in compose["grafana"]["volumes"])
+    provisioning = DEPLOY / "container" / mounts["/etc/grafana/provisioning"]
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())[
+        "datasources"
+    ]
+    assert source["isDefault"] and source["url"] == "http://prometheus:9090"
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "terrace.yaml").read_text())[
+        "providers"
+    ]
+    shown = [
+        json.loads((DEPLOY / "container" / outside).read_text())["title"]
+        for inside, outside in mounts.items()
+        if inside.startswith(provider["options"]["path"] + "/")
+    ]
+    assert shown == ["Terrace"]
+    (job,) = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())[
+        "scrape_configs"
+    ]
+    (target,) = job["static_configs"][0]["targets"]
+    host, port = target.split(":")
+    assert host in compose and f"EXPOSE 8000 8001 {port}" in DOCKERFILE.read_text()
+    # The alert on a server that is gone asks for the job by its name.
+    assert f'job="{job["job_name"]}"' in (DEPLOY / "prometheus" / "terrace.rules.yml").read_text()
+    if promtool := shutil.which("promtool"):
+        command = [promtool, "check", "config", str(DEPLOY / "prometheus" / "prometheus.yml")]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_compose_and_its_configuration_are_read(tmp_path):
@@ -145,10 +183,13 @@ def test_compose_and_its_configuration_are_read(tmp_path):
     assert set(compose["services"]) == {"terrace", "prometheus", "grafana"}
     service = compose["services"]["terrace"]
     assert service["cap_drop"] == ["ALL"] and service["read_only"] is True
-    for volume in service["volumes"]:
-        source = volume.split(":")[0]
-        assert not source.startswith(".") or (DEPLOY / "container" / source).exists(), source
-    for each in (DEPLOY / "container" / "terrace.yaml", tmp_path / "map.yaml"):
+    # A server that drains is not killed meanwhile (server.drain_timeout is 30 s).
+    assert int(service["stop_grace_period"].removesuffix("s")) > 30
+    for each in compose["services"].values():
+        for volume in each["volumes"]:
+            source = volume.split(":")[0]
+            assert not source.startswith(".") or (DEPLOY / "container" / source).exists(), source
+    for each in (DEPLOY / "container" / "config" / "terrace.yaml", tmp_path / "map.yaml"):
         if not each.exists():
             config_map = next(o for o in objects() if o["kind"] == "ConfigMap")
             each.write_text(config_map["data"]["terrace.yaml"])
