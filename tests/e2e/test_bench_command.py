@@ -41,13 +41,17 @@ def test_flags_make_a_load_and_a_report(server, tmp_path):
     )  # fmt: skip
     told = json.loads(done.stdout)
     assert told["all"]["answered"] > 3 and told["all"]["failed"] == 0
+    assert told["all"]["time_to_first_token_s"]["count"] > 0
     assert len(told["models"]) == 3 and {row["model"] for row in told["rows"]} <= set(TINY)
     for row in told["rows"]:
         first, whole = row["time_to_first_token_s"], row["request_s"]
-        assert 0 < first["p50"] <= first["p95"] <= first["p99"]
-        assert first["p50"] <= whole["p50"] * 1.02
-        # Of those that had a first token: a model may end its answer at once.
+        # Of those that had a first token: a model may end its answer at once, and where the machine
+        # is busy with something else few were asked of one, so that all of them may have.
         assert row["in_goal"] == first["count"] <= row["answered"]
+        if first["count"] > 0:
+            assert 0 < first["p50"] <= first["p95"] <= first["p99"]
+        if first["count"] == row["answered"]:
+            assert first["p50"] <= whole["p50"] * 1.02
         # As long as they were asked to be: the server tells how many tokens a word has.
         assert 15 <= row["prompt_tokens"] / row["answered"] <= 70, row
         assert row["output_tokens"] <= 8 * row["answered"]
