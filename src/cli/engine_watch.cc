@@ -1,5 +1,6 @@
 #include "cli/engine_watch.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -14,6 +15,8 @@ namespace {
 constexpr absl::Duration kLook = absl::Milliseconds(250);
 // The service manager hears of it at every such look.
 constexpr int kNotifyEvery = 4;
+// An engine without work is asked for a sign of life at every such look.
+constexpr int kProbeEvery = 2;
 
 }  // namespace
 
@@ -31,17 +34,19 @@ EngineWatch::~EngineWatch() {
   thread_.join();
 }
 
-server::Watchdog::Sample EngineWatch::Look() const {
+server::Watchdog::Sample EngineWatch::Look(bool probe) const {
   server::Watchdog::Sample sample{.now_us = deps_.clock->NowUs()};
   bool fresh = true;
   const std::shared_ptr<const server::EngineReading> reading = deps_.view->Read(&fresh);
   sample.stale = !fresh;
   const scheduler::SchedulerState& queue = reading->queue;
-  sample.last_step_us = queue.last_step_us;
+  sample.last_step_us = std::max(queue.last_step_us, queue.probed_us);
   sample.waits = queue.parked;
   for (const scheduler::ModelQueueState& model : queue.models) {
     sample.has_work |= model.waiting + model.running > 0;
   }
+  if (fresh && probe && !sample.has_work && !queue.probed) deps_.scheduler->Probe();
+  sample.has_work |= queue.probed;
   const tier::TierSnapshot& tiers = reading->tiers;
   sample.pins = tiers.pins;
   sample.waits |= tiers.waiting > 0;
@@ -57,7 +62,8 @@ void EngineWatch::Watch() {
   os::NameThisThread("watch");
   server::Watchdog watchdog(timeout_us_);
   for (int look = 0;; ++look) {
-    const bool hung = watchdog.Look(Look()) && timeout_us_ > 0;
+    const bool hung =
+        watchdog.Look(Look(timeout_us_ > 0 && look % kProbeEvery == 0)) && timeout_us_ > 0;
     if (hung) return deps_.hung();
     deps_.link->Beat();
     if (look % kNotifyEvery == 0) NotifyManager("WATCHDOG=1");

@@ -23,6 +23,7 @@ struct EngineWatchDeps {
   const Clock* clock = nullptr;
   SupervisorLink* link = nullptr;
   server::EngineView* view = nullptr;
+  scheduler::Scheduler* scheduler = nullptr;  // asked for signs of life while it has no work
   // Called once, on the watching thread, which then ends. What it asks of the engine may hang.
   std::function<void()> hung;
 };
@@ -37,7 +38,7 @@ class EngineWatch {
 
  private:
   void Watch();
-  server::Watchdog::Sample Look() const;
+  server::Watchdog::Sample Look(bool probe) const;
 
   const int64_t timeout_us_;
   const EngineWatchDeps deps_;

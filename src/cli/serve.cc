@@ -404,8 +404,7 @@ class Server {
     }
     engine_watch_ = std::make_unique<EngineWatch>(
         config_.watchdog.timeout_us,
-        EngineWatchDeps{
-            .clock = &clock_, .link = link_, .view = view_.get(), .hung = [this] { EndHung(); }});
+        EngineWatchDeps{&clock_, link_, view_.get(), scheduler_.get(), [this] { EndHung(); }});
   }
 
   void StopWatching() {
@@ -417,7 +416,7 @@ class Server {
   // Ends the process, with what its clients wait for answered: nothing else gives the memory and
   // the threads of a hung engine back.
   void EndHung() {
-    log_->Error("the engine hangs: it has work and makes no progress; ending, to be started again",
+    log_->Error("the engine hangs: it makes no progress and gives no sign of life; ending",
                 {{"timeout_s", static_cast<double>(config_.watchdog.timeout_us) * 1e-6}});
     handler_->BeginDrain();
     http_->FailAll({.status = 503,

@@ -53,6 +53,17 @@ uint64_t Engine::WorkspaceBytes(const EngineModel& model, int32_t rows, int32_t 
   return AlignUp(model.architecture().WorkspaceBytes(rows, logit_rows, adapter_rank), kMiB);
 }
 
+absl::Status Engine::Probe() {
+  if (!backend_->host_addressable()) return backend_->Synchronize();
+  // Enough that each thread takes part.
+  constexpr int32_t kRows = 32, kCols = 1024;
+  std::vector<float> values(size_t{kRows} * kCols, 1.0f);
+  RETURN_IF_ERROR(backend_->Scale({values.data(), kRows, kCols, kCols}, 2.0f));
+  RETURN_IF_ERROR(backend_->Synchronize());
+  const bool right = std::all_of(values.begin(), values.end(), [](float v) { return v == 2.0f; });
+  return right ? absl::OkStatus() : absl::InternalError("the engine computes wrong numbers");
+}
+
 void Engine::ShrinkWorkspace(uint64_t bytes) {
   if (workspace_.bytes() <= bytes) return;
   // What was computed last may still be read from it.

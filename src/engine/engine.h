@@ -96,6 +96,10 @@ class Engine {
   absl::Status RunPass(EngineModel& model, const GroupPass& pass,
                        std::span<const std::vector<std::byte*>> blocks);
 
+  // A small piece of work for all that compute, checked: whether they still do. As Step, on its
+  // thread. Internal if the result is wrong, or the device's error.
+  absl::Status Probe();
+
   tier::TierManager* manager() const { return manager_; }
   // Of a step of so many rows, as it is booked.
   static uint64_t WorkspaceBytes(const EngineModel& model, int32_t rows, int32_t logit_rows,

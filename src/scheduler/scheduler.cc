@@ -277,6 +277,7 @@ SchedulerState SchedulerImpl::State() const {
   SchedulerState state = totals_;
   state.draining = draining_;
   state.parked = parked_ && !wake_;
+  state.probed = probes_.answered != probes_.asked;
   const int64_t now_us = clock_->NowUs();
   std::map<std::string_view, TenantQueueState> tenants;
   auto tenant_of = [&](const LiveRequest& live) -> TenantQueueState& {
@@ -350,12 +351,21 @@ void SchedulerImpl::ParkLocked(absl::Duration most) {
   wake_ = false;
 }
 
+void SchedulerImpl::Probe() {
+  // Whoever holds the lock for long is seen to: State() does not return.
+  if (!mutex_.TryLock()) return;
+  ++probes_.asked;
+  wake_ = true;
+  mutex_.Unlock();
+}
+
 void SchedulerImpl::Loop() {
   os::NameThisThread("engine");
   for (;;) {
     Finished finished;
     ModelQueue* queue = nullptr;
     bool admit = true;
+    uint64_t probe = 0;
     {
       absl::MutexLock lock(&mutex_);
       for (const std::string& id : late_.Take()) CancelLocked(id);
@@ -371,12 +381,20 @@ void SchedulerImpl::Loop() {
           engine_->manager()->StepsPause();
           return;
         }
-        const absl::Duration wait =
-            decision.wait_us >= 0 ? absl::Microseconds(decision.wait_us) : absl::InfiniteDuration();
-        ParkLocked(wait);
+        if (probes_.begun != probes_.asked) {
+          probe = probes_.begun = probes_.asked;
+        } else {
+          ParkLocked(decision.wait_us >= 0 ? absl::Microseconds(decision.wait_us)
+                                           : absl::InfiniteDuration());
+        }
       }
     }
     Finish(std::move(finished));
+    if (probe != 0 && engine_->Probe().ok()) {  // what fails is no answer
+      absl::MutexLock lock(&mutex_);
+      probes_.answered = probe;
+      totals_.probed_us = clock_->NowUs();
+    }
     if (queue == nullptr || RunStep(queue, admit)) continue;
     absl::MutexLock lock(&mutex_);
     ParkLocked(kStallWait);

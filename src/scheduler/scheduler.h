@@ -86,6 +86,8 @@ struct SchedulerState {
   uint64_t generated_tokens = 0;          // since start
   uint64_t model_switches = 0;
   int64_t last_step_us = 0;  // clock time of the last finished step
+  bool probed = false;       // Probe() waits for its answer
+  int64_t probed_us = 0;     // clock time of its last one
 };
 
 class Scheduler {
@@ -121,6 +123,10 @@ class Scheduler {
   virtual void SetTenants(TenantTable tenants) = 0;
 
   virtual SchedulerState State() const = 0;
+
+  // Asks for a sign of life: with nothing else to do, the engine's thread has all that compute do a
+  // small piece of work, which State() tells. Returns at once, also when the engine hangs.
+  virtual void Probe() = 0;
 };
 
 }  // namespace terrace::scheduler

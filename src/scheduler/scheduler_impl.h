@@ -48,6 +48,7 @@ class SchedulerImpl final : public Scheduler {
   bool Drain(int64_t timeout_us) override;
   SchedulerState State() const override;
   void SetTenants(TenantTable tenants) override;
+  void Probe() override;
 
  private:
   using Finished = std::vector<std::pair<std::unique_ptr<LiveRequest>, FinishInfo>>;
@@ -186,14 +187,12 @@ class SchedulerImpl final : public Scheduler {
   int32_t RowsWithRoomLocked(const ModelQueue& queue) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // After a step without memory the youngest sequence goes back to wait; false: it is the only one.
   bool PreemptLocked(ModelQueue* preferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Gives back a victim's KV: written to disk first if reading it back will be cheaper than
-  // computing it.
+  // Gives back a victim's KV, written to disk first where reading is cheaper than computing.
   void ReleaseVictimLocked(ModelQueue* queue, LiveRequest* victim)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives back the KV of every draft sequence; true if there was some.
   bool DropDraftsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Fails what the step ran, or makes room for it. False if nothing can go on until memory that is
-  // being written down is free.
+  // Fails what the step ran, or makes room for it; false: not before what is written down is free.
   bool HandleStepError(ModelQueue* queue, const StepWork& work, int64_t start_us,
                        const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   bool Advance(LiveRequest* live, std::span<float> logits, FinishInfo* info);
@@ -233,6 +232,7 @@ class SchedulerImpl final : public Scheduler {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool wake_ ABSL_GUARDED_BY(mutex_) = false;
   bool parked_ ABSL_GUARDED_BY(mutex_) = false;
+  Probes probes_ ABSL_GUARDED_BY(mutex_);
   bool loads_are_urgent_ ABSL_GUARDED_BY(mutex_) = false;  // as of the last decision
   // One of this band gave way for memory and none has ended since: its like would do so again.
   int held_band_ ABSL_GUARDED_BY(mutex_) = kNoBand;

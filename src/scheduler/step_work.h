@@ -81,6 +81,11 @@ struct StepWork {
   }
 };
 
+// Scheduler::Probe, counted: what was asked for, begun to be answered, and the last answered.
+struct Probes {
+  uint64_t asked = 0, begun = 0, answered = 0;
+};
+
 // Requests that have ended, as a decaying count.
 struct EndRate {
   double recent = 0;

@@ -286,8 +286,9 @@ const ConfigKey kKeys[] = {
 
     {"watchdog.timeout", "duration or off", "2s",
      "An engine that has work and neither computes nor waits for bytes for this long counts as "
-     "hung, and so does one that computes, or waits, for 20 times as long without any progress: "
-     "the server says so to its clients, ends, and is started again.",
+     "hung, and so do one without work that gives no sign of life when asked for one, and one "
+     "that computes, or waits, for 20 times as long without any progress: the server says so to "
+     "its clients, ends, and is started again.",
      [](string_view t, Config* c) { return SetDurationOrOff(t, &c->watchdog.timeout_us); },
      [](In c) { return DurationOrOff(c.watchdog.timeout_us); }},
 

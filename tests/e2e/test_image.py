@@ -1,6 +1,6 @@
 """The steps of the Dockerfile, walked through without an engine that builds images: what its build
-stage copies and calls is there, and what its last stage holds runs as its user, with its environment,
-and answers its health check.
+stage copies and calls is there, and what its last stage holds runs as its user, with its
+environment, and answers its health check.
 """
 
 import fnmatch
@@ -88,7 +88,7 @@ def environment():
 
 @pytest.fixture
 def image(tmp_path):
-    """A folder that the image's user can read: the installed program, a model, and its own store."""
+    """A folder that the image's user can read: the installed program, a model, its own store."""
     build = server_process.default_binary().parent.parent
     if shutil.which("cmake") is None or not (build / "cmake_install.cmake").exists():
         pytest.skip("the program was not built here")

@@ -261,6 +261,34 @@ def test_a_thread_that_hangs_is_noticed_and_clients_are_told(servers, name, lock
     assert took < BACK_S and restarts(server, "hang") == 1, server.log()
 
 
+@pytest.mark.parametrize("name", ["engine", "engine-1"])
+def test_an_engine_that_hangs_is_noticed_before_anyone_asks_it(servers, name):
+    """Without work it gives a sign of life twice a second, all threads of it."""
+    server = servers.start(
+        {MODEL: TINY[MODEL]},
+        memory={"device_budget": "64MiB"},
+        server={"supervise": "on"},
+        device={"threads": 2},
+    )
+    assert server.post(CHAT, SHORT)[0] == 200
+    time.sleep(3)  # an idle engine is no hung one
+    assert restarts(server, "hang") == 0
+    first = engine_pid(server)
+    tid = thread_named(first, name)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    if libc.ptrace(0x4206, tid, None, None) != 0:
+        pytest.skip("the kernel does not let a thread be stopped")
+    assert libc.ptrace(0x4207, tid, None, None) == 0
+    os.waitpid(tid, 0x40000000)
+    struck = time.monotonic()
+    threading.Thread(target=reap, args=(tid,), daemon=True).start()
+    assert until(lambda: children(server.pid) not in ([], [first]), 4 * BACK_S), server.log()
+    assert server.post(CHAT, SHORT)[0] == 200
+    assert time.monotonic() - struck < BACK_S and restarts(server, "hang") == 1, server.log()
+    assert "gives no sign of life" in server.log()
+
+
 def test_a_server_that_cannot_begin_is_not_begun_again(servers):
     server = servers.start(
         {MODEL: "/none.gguf"}, server={"supervise": "on", "port": "no port"}, wait=False

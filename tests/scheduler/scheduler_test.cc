@@ -33,6 +33,29 @@ TEST_F(SchedulerTest, AnswersAsTheGoldenDoes) {
   EXPECT_EQ(KvBytes(), 0u);
 }
 
+TEST_F(SchedulerTest, AnEngineWithNothingToDoGivesASignOfLifeWhenItIsAskedForOne) {
+  Start(64 * kMiB);
+  Add("qwen3");
+  const std::vector<int32_t> prompt = {1, 2, 3};
+  ASSERT_EQ(Answer("a", "qwen3", prompt, 4).size(), 4u);
+  EXPECT_FALSE(scheduler_->State().probed);
+  EXPECT_EQ(scheduler_->State().probed_us, 0);
+  int64_t last_us = 0;
+  for (int i = 0; i < 50; ++i) {
+    // What has just looked may have its lock: then it has not been asked.
+    while (scheduler_->State().probed_us == last_us) scheduler_->Probe();
+    while (scheduler_->State().probed) std::this_thread::yield();
+    last_us = scheduler_->State().probed_us;
+  }
+  // Requests do not wait for it, nor it for more than them.
+  auto heard = Send(MakeRequest("b", "qwen3", prompt, 200));
+  for (int i = 0; i < 10; ++i) scheduler_->Probe();
+  heard->finished.WaitForNotification();
+  EXPECT_TRUE(heard->info.status.ok()) << heard->info.status;
+  while (scheduler_->State().probed) std::this_thread::yield();
+  EXPECT_GE(scheduler_->State().probed_us, last_us);
+}
+
 TEST_F(SchedulerTest, TwoModelsTakeTurnsInABudgetThatHoldsOne) {
   Start(64 * kMiB);
   Add("qwen3");

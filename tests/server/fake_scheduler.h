@@ -61,6 +61,7 @@ class FakeScheduler final : public scheduler::Scheduler {
   bool Drain(int64_t timeout_us) override;
   scheduler::SchedulerState State() const override;
   void SetTenants(scheduler::TenantTable) override {}
+  void Probe() override {}
 
   void set_script(std::function<Script(const SeenRequest&)> write);
   // The next Submit fails with this.
