@@ -45,6 +45,11 @@ uint64_t KeptBeside(const std::map<std::string, std::unique_ptr<ModelQueue>>& qu
   return bytes;
 }
 
+bool Runs(const ModelQueue& queue, const LiveRequest& live) {
+  return std::any_of(queue.running.begin(), queue.running.end(),
+                     [&](const auto& each) { return each.get() == &live; });
+}
+
 void AddChoice(LiveRequest* live, const std::string& why) {
   if (why.empty()) return;
   if (!live->kv_choice.empty()) live->kv_choice += "; ";
@@ -97,6 +102,8 @@ void SchedulerImpl::AdmitLocked(ModelQueue* queue) {
       std::min(queue->model->weights().total_bytes() + KeptBeside(queues_, *queue), budget);
   const int64_t now_us = clock_->NowUs();
   const int held_band = queue->running.empty() ? kNoBand : held_band_;
+  // Its turn has just begun: paused sequences of others, which wait for theirs, give way too.
+  const bool turn = queue->running.empty() && queue->model->name() == current_;
   auto has_place = [&](const LiveRequest& live) {
     mutex_.AssertHeld();
     const int band = BandOf(live, now_us);
@@ -126,9 +133,15 @@ void SchedulerImpl::AdmitLocked(ModelQueue* queue) {
       // One of a worse class gives way.
       const int band = BandOf(*live, now_us);
       const auto is_worse = [&](const LiveRequest& other) { return BandOf(other, now_us) > band; };
-      ModelQueue* const from = SendBackLocked(is_worse);
+      ModelQueue* from = SendBackLocked(is_worse);
+      if (from != nullptr) {
+        held_band_ = std::min(held_band_, BandOf(*from->waiting.front(), now_us));
+      } else if (turn) {
+        from = SendBackLocked([&](const LiveRequest& other) {
+          return BandOf(other, now_us) >= band && !Runs(*queue, other);
+        });
+      }
       if (from == nullptr) break;
-      held_band_ = std::min(held_band_, BandOf(*from->waiting.front(), now_us));
       at += from == queue ? 1 : 0;  // it waits before this one
       std::tie(kv_bytes, running) = booked();
       continue;

@@ -193,6 +193,18 @@ void ChooseAmongFitting(const ArbiterOptions& options, const ArbiterInput& input
   }
 }
 
+// Whether the turn has lasted long enough for what it took until it gave its first token: weights
+// and KV that came, or were computed again, would otherwise go for next to nothing, and all of the
+// time be spent on that.
+bool HasPaid(const ArbiterOptions& options, const ArbiterInput& input) {
+  constexpr int64_t kWorth = 3;
+  constexpr int64_t kMostWaits = 10;  // of max_wait
+  const int64_t lasted_us = input.now_us - input.turn_since_us;
+  if (lasted_us >= kMostWaits * options.max_wait_us) return true;
+  return input.turn_first_us > 0 &&
+         lasted_us >= kWorth * (input.turn_first_us - input.turn_since_us);
+}
+
 void ChooseModel(const ArbiterOptions& options, const ArbiterInput& input,
                  std::span<const Demand> demands, ArbiterDecision* decision) {
   uint64_t kv_bytes = 0, weight_bytes = 0;
@@ -253,7 +265,7 @@ void ChooseModel(const ArbiterOptions& options, const ArbiterInput& input,
   // The other's turn has come. Running requests pause with their KV kept if there is room for it
   // beside the other's weights; else they run to their end and nobody new joins them. If that takes
   // too long, they give way: their KV moves down or is dropped as the other needs the room.
-  const bool too_long = waited_us >= 2 * options.max_wait_us;
+  const bool too_long = waited_us >= 2 * options.max_wait_us && HasPaid(options, input);
   if (too_long || current.running == 0 || kv_bytes + next.weight_bytes <= input.budget_bytes) {
     decision->model = other;
   } else {

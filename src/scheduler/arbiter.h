@@ -97,6 +97,7 @@ struct ArbiterInput {
   uint64_t budget_bytes = 0;  // for weights and KV
   int32_t current = -1;       // index of the model that has the turn; -1: none
   int64_t turn_since_us = 0;  // since when
+  int64_t turn_first_us = 0;  // when its first token of this turn came; 0: not yet
   int64_t last_work_us = 0;   // when it last did a step
   std::span<const ArbiterModel> models;
   std::span<const QueuedView> queued;

@@ -146,7 +146,8 @@ ArbiterDecision SchedulerImpl::DecideLocked(ModelQueue** chosen) {
   ArbiterDecision decision = Arbitrate(arbiter_options_, {.now_us = now_us,
                                                           .budget_bytes = Budget(),
                                                           .current = view.current,
-                                                          .turn_since_us = turn_since_us_,
+                                                          .turn_since_us = turn_.since_us,
+                                                          .turn_first_us = turn_.first_us,
                                                           .last_work_us = last_work_us_,
                                                           .models = view.models,
                                                           .queued = view.queued,
@@ -177,7 +178,7 @@ ArbiterDecision SchedulerImpl::DecideLocked(ModelQueue** chosen) {
   if (!decision.aside && name != current_) {
     if (!current_.empty()) ++totals_.model_switches;
     current_ = name;
-    turn_since_us_ = now_us;
+    turn_ = {.since_us = now_us};
     StartWeightsLocked(**chosen);
   }
   std::vector<LiveRequest*> first;

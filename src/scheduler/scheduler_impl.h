@@ -217,7 +217,7 @@ class SchedulerImpl final : public Scheduler {
   std::string current_ ABSL_GUARDED_BY(mutex_);                         // model that has the turn
   std::string stepping_ ABSL_GUARDED_BY(mutex_);  // model whose step runs now, else empty
   int64_t last_work_us_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t turn_since_us_ ABSL_GUARDED_BY(mutex_) = 0;  // of `current_`
+  Turn turn_ ABSL_GUARDED_BY(mutex_);  // of `current_`
   TenantsServed served_ ABSL_GUARDED_BY(mutex_);
   TenantTable terms_ ABSL_GUARDED_BY(mutex_);
   ComputeShares shares_ ABSL_GUARDED_BY(mutex_);

@@ -350,6 +350,10 @@ bool SchedulerImpl::RunStep(ModelQueue* queue, bool admit) {
     last_work_us_ = clock_->NowUs();
     queue->waiting_since_us = last_work_us_;
     totals_.last_step_us = last_work_us_;
+    const bool some = generated > 0 || !finished.empty();
+    if (some && turn_.first_us == 0 && queue->model->name() == current_) {
+      turn_.first_us = last_work_us_;
+    }
     totals_.prompt_tokens += prompt_tokens;
     totals_.generated_tokens += generated;
     MeasureLocked(queue, work, last_work_us_ - start_us - WaitedUs(*result));

@@ -81,6 +81,12 @@ struct StepWork {
   }
 };
 
+// When a model was given the turn, and when the first token of it came, or a request of it ended;
+// 0: not yet.
+struct Turn {
+  int64_t since_us = 0, first_us = 0;
+};
+
 // Scheduler::Probe, counted: what was asked for, begun to be answered, and the last answered.
 struct Probes {
   uint64_t asked = 0, begun = 0, answered = 0;

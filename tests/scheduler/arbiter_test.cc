@@ -23,6 +23,7 @@ struct World {
   int64_t now_us = 0;
   int64_t last_work_us = -1;
   int64_t turn_since_us = 0;
+  int64_t turn_first_us = 1;  // at once
 
   void Model(int32_t waiting, int32_t running, int64_t since_us,
              SlaClass sla = SlaClass::kStandard) {
@@ -43,6 +44,7 @@ struct World {
                                .budget_bytes = budget,
                                .current = current,
                                .turn_since_us = turn_since_us,
+                               .turn_first_us = turn_first_us,
                                .last_work_us = last_work_us >= 0 ? last_work_us : now_us,
                                .models = models,
                                .queued = queued,
@@ -166,6 +168,27 @@ TEST(Arbiter, RunningRequestsGiveWayWhenTheirEndIsTooFar) {
   world.now_us = 2 * world.options.max_wait_us - 1;
   EXPECT_EQ(world.Decide().model, 0);
   world.now_us = 2 * world.options.max_wait_us;
+  EXPECT_EQ(world.Decide().model, 1);
+}
+
+TEST(Arbiter, ATurnForWhichOthersGaveWayPaysForWhatItTookToBegin) {
+  World world{.budget = 105, .current = 0};
+  world.Model(3, 1, 0);
+  world.Model(1, 0, 0);
+  // Its first token came after 3 s of loading: others have the next turn after 9 s.
+  world.turn_first_us = 3'000 * kMs;
+  world.now_us = 9'000 * kMs - 1;
+  EXPECT_EQ(world.Decide().model, 0);
+  ++world.now_us;
+  EXPECT_EQ(world.Decide().model, 1);
+  // It has given nothing yet: so is it for ten times what the other should wait at most.
+  world.turn_first_us = 0;
+  EXPECT_EQ(world.Decide().model, 0);
+  world.now_us = 10 * world.options.max_wait_us;
+  EXPECT_EQ(world.Decide().model, 1);
+  // Where its KV fits beside the other's weights it gives way as soon as that is due.
+  world.budget = 150;
+  world.now_us = world.options.max_wait_us;
   EXPECT_EQ(world.Decide().model, 1);
 }
 

@@ -112,6 +112,44 @@ TEST_F(GivingWayTest, AWorseClassGivesWayForKvRoomAndAnEqualOneDoesNot) {
 
 // Who gave way for a realtime request holds up those of its own class until somebody ends, not the
 // next realtime request, for which another one gives way.
+// Room for one model and the KV of one of its requests: whose turn it is has the other's give way,
+// and does not hold the turn with nothing to compute while the other's weights go and come again.
+TEST_F(GivingWayTest, AModelThatHasTheTurnIsNotKeptFromItByPausedKvOfAnother) {
+  constexpr int32_t kTokens = 300;
+  constexpr auto kMaxWait = std::chrono::milliseconds(100);
+  Random random(9);
+  const std::vector<int32_t> first = RandomPrompt(random, 20), second = RandomPrompt(random, 400);
+  SchedulerOptions options;
+  options.step_tokens = 16;
+  options.max_wait_us = std::chrono::microseconds(kMaxWait).count();
+  Start(64 * kMiB, options);
+  Add("qwen3");
+  Add("llama");
+  const std::vector<int32_t> alone = Answer("alone", "qwen3", first, kTokens);
+  Answer("other", "llama", second, 8);
+  const uint64_t workspace = rig_->engine().workspace_bytes();
+  const uint64_t weights = std::max(weight_bytes_["qwen3"], weight_bytes_["llama"]);
+  Stop();
+  std::filesystem::remove_all(folder_.path());
+  Start(weights + workspace + (20 + kTokens + 8) * kKiB, options);
+  Add("qwen3");
+  Add("llama");
+  const double before = Preemptions();
+  auto long_one = Begin("long", first, kTokens, SlaClass::kStandard);
+  long_one->five.WaitForNotification();
+  auto other = Send(MakeRequest("other", "llama", second, 8));
+  std::this_thread::sleep_for(3 * kMaxWait);  // it is overdue, and more
+  long_one->go_on.Notify();
+  other->finished.WaitForNotification();
+  EXPECT_FALSE(long_one->finished.HasBeenNotified()) << "it had to wait for its end";
+  EXPECT_TRUE(other->info.status.ok()) << other->info.status;
+  long_one->finished.WaitForNotification();
+  EXPECT_TRUE(long_one->info.status.ok()) << long_one->info.status;
+  EXPECT_EQ(long_one->tokens, alone);
+  EXPECT_GE(Preemptions() - before, 1);
+  EXPECT_LT(scheduler_->State().model_switches, kTokens / 10u) << "not for every token";
+}
+
 TEST_F(GivingWayTest, ASecondRealtimeRequestDoesNotWaitForTheEndOfTheFirst) {
   constexpr int32_t kTokens = 300;
   Random random(9);
