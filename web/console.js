@@ -108,6 +108,12 @@ function modelRow(model) {
   const state = element("td");
   state.append(element("span", model.state, { class: model.state }));
   if (model.reason) state.append(element("small", model.reason));
+  if (model.rolled_back) {
+    state.append(element("small", "version on trial, rolled back"));
+  } else if (model.traffic) {
+    const share = `${+(100 * model.traffic).toFixed(1)}%`;
+    state.append(element("small", `version on trial, ${share} of requests`));
+  }
   const memory = element("td");
   memory.append(
     element("progress", null, {
@@ -164,7 +170,7 @@ function showLinks(state) {
       element("td", link.name),
       element("td", `${bytes(now)}/s`),
       element("td", link.bytes_per_s ? `${bytes(link.bytes_per_s)}/s` : "not known yet"),
-      element("td", `${(link.latency_us / 1000).toFixed(2)} ms`),
+      element("td", link.latency_us ? `${(link.latency_us / 1000).toFixed(2)} ms` : "not known yet"),
       element("td", bytes(link.bytes)),
       element("td", link.queued),
     );
@@ -285,8 +291,9 @@ async function chat(text) {
       tokens = event.usage?.completion_tokens ?? tokens;
     }
     const took = (performance.now() - start - first) / 1000;
-    $("chat-note").textContent =
-      `${tokens} tokens, the first after ${first.toFixed(0)} ms, then ${(tokens / Math.max(took, 1e-3)).toFixed(0)}/s`;
+    // What came at once, in one piece of the network, tells no rate.
+    const then = took > 0.1 && tokens > 1 ? `, then ${((tokens - 1) / took).toFixed(0)}/s` : "";
+    $("chat-note").textContent = `${tokens} tokens, the first after ${first.toFixed(0)} ms${then}`;
   } catch (error) {
     $("chat-note").textContent = error.name === "AbortError" ? "stopped" : error.message;
   }

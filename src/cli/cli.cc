@@ -89,6 +89,7 @@ int RunCli(const std::vector<std::string>& arguments, Io* io) {
   invocation.io = io;
   CLI::App app("Serves many large language models from little memory.", "terrace");
   app.require_subcommand(1);
+  app.set_version_flag("--version", fmt::format("terrace {}", TERRACE_VERSION));
   app.get_formatter()->column_width(36);
   Command root(&app, &invocation);
   AddServeCommand(root, &invocation);
@@ -117,6 +118,9 @@ int RunCli(const std::vector<std::string>& arguments, Io* io) {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::CallForHelp&) {
     *io->out << app.help();  // of the command that was named
+    return 0;
+  } catch (const CLI::CallForVersion& version) {
+    *io->out << version.what() << "\n";
     return 0;
   } catch (const CLI::ParseError& error) {
     return UsageError(app, error, *io->err);

@@ -316,6 +316,7 @@ class Server {
         server::AdminDeps{.openai = handler_.get(),
                           .models = catalog_.get(),
                           .control = catalog_.get(),
+                          .versions = router_.get(),
                           .clock = &clock_,
                           .traces = &traces_,
                           .log = log_.get(),

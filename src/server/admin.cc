@@ -158,8 +158,15 @@ std::string Admin::StateJson() const {
   const tier::TierSnapshot tiers = deps_.tiers();
   const scheduler::SchedulerState queue = deps_.queue();
   json::array models, links;
+  const std::vector<std::pair<Trial, bool>> trials = deps_.versions->Trials();
   for (const ModelListing& model : deps_.models->List()) {
-    models.push_back(ModelJson(model, tiers, queue));
+    json::object about = ModelJson(model, tiers, queue);
+    for (const auto& [trial, rolled_back] : trials) {
+      if (trial.model != model.name) continue;
+      about["traffic"] = rolled_back ? 0 : trial.traffic;
+      about["rolled_back"] = rolled_back;
+    }
+    models.push_back(std::move(about));
   }
   for (const tier::LinkState& link : tiers.links) {
     links.push_back(json::object{{"name", Text(link.name)},

@@ -20,6 +20,7 @@
 #include "server/model_control.h"
 #include "server/model_source.h"
 #include "server/sensors.h"
+#include "server/version_router.h"
 #include "tier/tier_manager.h"
 
 namespace terrace {
@@ -34,6 +35,7 @@ struct AdminDeps {
   HttpHandler* openai = nullptr;  // for the console's chat and for /metrics
   ModelSource* models = nullptr;
   ModelControl* control = nullptr;
+  VersionRouter* versions = nullptr;  // on trial
   const Clock* clock = nullptr;
   const TraceBuffer* traces = nullptr;
   const LogRing* log = nullptr;

@@ -26,6 +26,13 @@ void VersionRouter::Set(const std::vector<Trial>& trials) {
   trials_ = std::move(next);
 }
 
+std::vector<std::pair<Trial, bool>> VersionRouter::Trials() {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::pair<Trial, bool>> out;
+  for (const auto& [name, state] : trials_) out.emplace_back(state.trial, state.rolled_back);
+  return out;
+}
+
 std::string VersionRouter::Route(const HttpRequest& request, const std::string& name) {
   const std::string& equivalent = request.caller.equivalent;
   if (!equivalent.empty() && !is_warm_(name) && is_warm_(equivalent)) return equivalent;

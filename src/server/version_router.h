@@ -51,6 +51,9 @@ class VersionRouter {
   // overload (503), which is not the version's fault.
   void Report(std::string_view model, int status);
 
+  // The trials there are: as they were set, and whether one was rolled back.
+  std::vector<std::pair<Trial, bool>> Trials();
+
  private:
   struct State {
     Trial trial;

@@ -42,6 +42,7 @@ std::string Tiny(const std::string& name) {
 
 TEST(CliTest, VersionAsTextAndJson) {
   EXPECT_THAT(RunTerrace({"version"}).out, StartsWith("terrace 0."));
+  EXPECT_EQ(RunTerrace({"--version"}).out, RunTerrace({"version"}).out);
   EXPECT_THAT(RunTerrace({"version", "--json"}).out, StartsWith("{\"version\":\"0."));
 }
 

@@ -72,6 +72,7 @@ def open_page(browser, server):
 def screenshot(page, name):
     folder = os.environ.get("TERRACE_SCREENSHOTS")
     if folder:
+        page.evaluate("scrollTo(0, 0)")  # the head of the page stays at its top
         page.screenshot(path=pathlib.Path(folder) / f"{name}.png", full_page=True)
 
 
@@ -162,4 +163,11 @@ def test_phone(open_page):
         assert box and 0 <= box["x"] and box["x"] + box["width"] <= 390, (name, box)
     page.wait_for_timeout(1500)
     screenshot(page, "phone")
+    check_accessibility(page)
+
+
+def test_phone_in_the_dark(open_page):
+    page = open_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    screenshot(page, "phone-dark")
     check_accessibility(page)

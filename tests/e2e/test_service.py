@@ -448,7 +448,11 @@ def test_versions_share_traffic(servers):
             "chat@2": {"source": str(TINY["tiny-qwen3"]), "traffic": 0.5},
         },
         memory={"device_budget": "128MiB"},
+        server={"admin_port": (port := server_process.free_port())},
     )
+    state = json.loads(server.get("/admin/state", port=port)[1])
+    shares = {model["name"]: model.get("traffic") for model in state["models"]}
+    assert shares == {"chat": None, "chat@2": 0.5}
     body = SHORT | {"model": "chat"}
     seen = [server.post(CHAT, body)[1]["model"] for _ in range(10)]
     assert sorted(seen) == ["chat"] * 5 + ["chat@2"] * 5

@@ -287,8 +287,11 @@ TEST_F(Router, AVersionThatFailsTooOftenIsRolledBackUntilItsSettingsChange) {
   EXPECT_EQ(Ask(), "chat@2");
   router_.Report("chat@2", 500);
   EXPECT_EQ(Ask(), "chat@2") << "three of thirty are a tenth, which is allowed";
+  EXPECT_FALSE(router_.Trials().at(0).second);
   router_.Report("chat@2", 500);
   EXPECT_EQ(Ask(), "chat");
+  EXPECT_EQ(router_.Trials().at(0).first.model, "chat@2");
+  EXPECT_TRUE(router_.Trials().at(0).second);
   router_.Set({{.model = "chat@2", .traffic = 1, .errors = 0.1}});
   EXPECT_EQ(Ask(), "chat") << "the same settings do not bring it back";
   router_.Set({{.model = "chat@2", .traffic = 0.5, .errors = 0.1}});
