@@ -12,6 +12,7 @@
 #include "ops/check.h"
 #include "ops/cpu/activations.h"
 #include "ops/cpu/kernels.h"
+#include "ops/cpu/kv_store.h"
 #include "ops/cpu/packing.h"
 #include "ops/cpu/variants.h"
 #include "ops/rope.h"
@@ -107,27 +108,7 @@ class CpuBackend final : public Backend {
   absl::Status StoreKv(Matrix k, Matrix v, int32_t layer, const KvGeometry& geometry,
                        const BatchRows& batch) override {
     RETURN_IF_ERROR(CheckStoreKv(k, v, layer, geometry, batch));
-    // A task is what a head's tile of one block gets. Each value of a key goes to a line of its
-    // own, which comes from memory: a few tasks pay for a fork.
-    constexpr int64_t kGrain = 4;
-    const int64_t heads = geometry.kv_heads;
-    const auto blocks = [](const SequenceRows& s) {
-      return s.rows > 0 ? (s.start + s.rows - 1) / kKvBlockTokens - s.start / kKvBlockTokens + 1
-                        : 0;
-    };
-    int64_t tasks = 0;
-    for (const SequenceRows& s : batch.sequences) tasks += blocks(s) * heads;
-    team_->ParallelFor(tasks, kGrain, [&](int64_t begin, int64_t end, int) {
-      int64_t first = 0;  // of the sequence
-      for (const SequenceRows& s : batch.sequences) {
-        const int64_t last = first + blocks(s) * heads;
-        for (int64_t i = std::max(begin, first); i < std::min(end, last); ++i) {
-          const auto block = static_cast<int32_t>((i - first) / heads) + s.start / kKvBlockTokens;
-          StoreTile(k, v, layer, geometry, s, block, static_cast<int32_t>((i - first) % heads));
-        }
-        first = last;
-      }
-    });
+    cpu::StoreKv(kernels_, team_, k, v, layer, geometry, batch);
     return absl::OkStatus();
   }
 
@@ -199,22 +180,6 @@ class CpuBackend final : public Backend {
                     angles, angles + pairs);
     });
   }
-  // Keys and values of head `h` of a sequence's rows that lie in its block `block`.
-  void StoreTile(const Matrix& k, const Matrix& v, int32_t layer, const KvGeometry& geometry,
-                 const SequenceRows& s, int32_t block, int32_t h) const {
-    std::byte* const to = s.blocks[static_cast<size_t>(block)];
-    const int32_t begin = std::max(s.start, block * kKvBlockTokens);
-    const int32_t end = std::min(s.start + s.rows, (block + 1) * kKvBlockTokens);
-    for (int32_t position = begin; position < end; ++position) {
-      const int64_t row = s.first_row + position - s.start;
-      const int32_t token = position % kKvBlockTokens;
-      kernels_.store_kv(k.row(row) + int64_t{h} * geometry.key_dim, geometry.key_dim,
-                        geometry.dtype, true, token, to + geometry.key_offset(layer, h));
-      kernels_.store_kv(v.row(row) + int64_t{h} * geometry.value_dim, geometry.value_dim,
-                        geometry.dtype, false, token, to + geometry.value_offset(layer, h));
-    }
-  }
-
   // What a call is to do, and the forms of its input that the targets' formats take.
   struct MatMulWork {
     int64_t groups = 0;    // of 16 rows, over all targets

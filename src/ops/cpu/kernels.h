@@ -28,9 +28,9 @@ struct alignas(64) XBlock {
   float d;   // largest magnitude / 127; NaN if the block held a NaN or an infinity
   float ds;  // d * sum(q), and the same for each half
   float ds_half[2];
-  int32_t neg_sum;  // -sum(q), and the same for each half
-  int32_t neg_sum_half[2];
-  int32_t neg_sum_8;  // 8 neg_sum: what codes of four bits about 8 begin with
+  int32_t neg_sum;             // -sum(q)
+  int32_t neg_sum_8;           // 8 times that: what codes of four bits about 8 begin with
+  int32_t neg_sum_half_32[2];  // 32 times that of each half, for codes of six bits about 32
 };
 static_assert(sizeof(XBlock) == 64);
 
@@ -175,6 +175,9 @@ struct Kernels {
   // Stores one token's vector into a tile; `transposed` for keys.
   void (*store_kv)(const float* x, int32_t dim, KvDType dtype, bool transposed, int32_t token,
                    std::byte* tile);
+  // The keys of 16 tokens, rows `stride` floats apart, as a whole tile of F16, with the bits of
+  // store_kv. `dim` is a multiple of 16. Null where there is no gain.
+  void (*store_key_tile)(const float* x, int64_t stride, int32_t dim, std::byte* tile);
   // Units [first, last) of a sequence, unit = row * group + head in group.
   void (*attention)(const AttentionArgs& args, int64_t first, int64_t last);
   // The same for many units, by a matrix unit, from `tile_attention_min_rows` rows on; null where

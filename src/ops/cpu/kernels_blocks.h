@@ -14,9 +14,18 @@ template <class Fm, int kTile>
 inline __attribute__((always_inline)) void AddGroup(const uint8_t* planes,
                                                     const BlockScales<Fm>& scales, const XBlock* x,
                                                     F* acc) {
-  constexpr int kShift = Fm::kShift >= 0 ? Fm::kShift : 0;
-  const auto begin = [](int32_t neg_sum) {
-    return Fm::kShift >= 0 ? ShlI<kShift>(SetI(neg_sum)) : ZeroI();
+  // Codes are 2^kShift too large: sums begin with that times -sum(q).
+  const auto whole = [](const XBlock& b) {
+    if constexpr (Fm::kShift < 0) return ZeroI();
+    if constexpr (Fm::kShift == 3) return SetI(b.neg_sum_8);
+    return ShlI<Fm::kShift >= 0 ? Fm::kShift : 0>(SetI(b.neg_sum));
+  };
+  const auto half = [](const XBlock& b, int i) {
+    if constexpr (Fm::kShift < 0) return ZeroI();
+    constexpr int kDown = Fm::kShift >= 0 ? 5 - Fm::kShift : 0;
+    const I sum = SetI(b.neg_sum_half_32[i]);
+    if constexpr (kDown == 0) return sum;
+    return ShrI<kDown>(sum);
   };
   B w[8];
   Fm::Unpack(planes, w);
@@ -24,8 +33,8 @@ inline __attribute__((always_inline)) void AddGroup(const uint8_t* planes,
   for (int t = 0; t < kTile; ++t) {
     const XBlock& b = x[t];
     if constexpr (Fm::kHalves) {
-      I a0 = begin(b.neg_sum_half[0]);
-      I a1 = begin(b.neg_sum_half[1]);
+      I a0 = half(b, 0);
+      I a1 = half(b, 1);
 #pragma GCC unroll 16
       for (int g = 0; g < 4; ++g) {
         a0 = Dot4<Fm::kWide>(a0, w[g], b.q + 4 * g);
@@ -33,7 +42,7 @@ inline __attribute__((always_inline)) void AddGroup(const uint8_t* planes,
       }
       scales.AddHalves(ToF(a0), ToF(a1), b, &acc[t]);
     } else {
-      I a = kShift == 3 ? SetI(b.neg_sum_8) : begin(b.neg_sum);
+      I a = whole(b);
 #pragma GCC unroll 16
       for (int g = 0; g < 8; ++g) a = Dot4<Fm::kWide>(a, w[g], b.q + 4 * g);
       scales.Add(ToF(a), b, &acc[t]);

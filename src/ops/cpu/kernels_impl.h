@@ -61,6 +61,9 @@ constexpr Kernels MakeKernels() {
   k.softcap = SoftcapRow;
   k.rope = RopeRow;
   k.store_kv = StoreKvToken;
+#ifdef TERRACE_HAS_TRANSPOSE
+  k.store_key_tile = StoreKeyTile;
+#endif
   k.attention = AttentionRange;
   k.read = ReadAll;
   k.int8_rounds = Int8Rounds;

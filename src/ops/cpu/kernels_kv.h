@@ -44,6 +44,19 @@ void StoreKvToken(const float* x, int32_t dim, KvDType dtype, bool transposed, i
   });
 }
 
+#ifdef TERRACE_HAS_TRANSPOSE
+void StoreKeyTile(const float* x, int64_t stride, int32_t dim, std::byte* tile) {
+  for (int32_t d = 0; d < dim; d += kLanes) {
+    F rows[kLanes];
+#pragma GCC unroll 16
+    for (int t = 0; t < kLanes; ++t) rows[t] = Load(x + t * stride + d);
+    Transpose(rows);
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) StoreHalf(tile + int64_t{d + i} * kKvBlockTokens * 2, rows[i]);
+  }
+}
+#endif
+
 template <KvDType kType>
 inline F LoadKv(const std::byte* tile, int64_t index) {
   if constexpr (kType == KvDType::kF16) {

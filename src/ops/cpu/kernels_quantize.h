@@ -37,9 +37,9 @@ void QuantizeRow(const float* x, int32_t cols, XBlock* out, int64_t stride) {
     out->ds_half[0] = d * static_cast<float>(s0);
     out->ds_half[1] = d * static_cast<float>(s1);
     out->neg_sum = -(s0 + s1);
-    out->neg_sum_half[0] = -s0;
-    out->neg_sum_half[1] = -s1;
     out->neg_sum_8 = -8 * (s0 + s1);
+    out->neg_sum_half_32[0] = -32 * s0;
+    out->neg_sum_half_32[1] = -32 * s1;
   }
 }
 

@@ -92,6 +92,10 @@ template <int kBits>
 inline I ShlI(I x) {
   return {_mm256_slli_epi32(x.a, kBits), _mm256_slli_epi32(x.b, kBits)};
 }
+template <int kBits>
+inline I ShrI(I x) {  // of signed numbers
+  return {_mm256_srai_epi32(x.a, kBits), _mm256_srai_epi32(x.b, kBits)};
+}
 inline I AndI(I x, I y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
 inline I MaxI(I x, I y) { return {_mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)}; }
 inline int32_t ReduceMaxI(I x) {

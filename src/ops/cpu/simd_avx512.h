@@ -54,12 +54,51 @@ inline F KeepLanes(F x, int low, int high, F fill) {
   return _mm512_mask_blend_ps(static_cast<__mmask16>(mask), fill, x);
 }
 
+// Lane j of row i becomes lane i of row j.
+#define TERRACE_HAS_TRANSPOSE 1
+inline void Transpose(F* r) {
+  F t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+  }
+  // Four rows: [4 q + k] has column 4 l + k of rows 4 q .. 4 q + 3 in its 128-bit part l.
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    const __m512d a = _mm512_castps_pd(t[i]), b = _mm512_castps_pd(t[i + 1]);
+    const __m512d c = _mm512_castps_pd(t[i + 2]), d = _mm512_castps_pd(t[i + 3]);
+    r[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+    r[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+    r[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+    r[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
+  }
+#pragma GCC unroll 4
+  for (int k = 0; k < 4; ++k) {
+    t[k] = _mm512_shuffle_f32x4(r[k], r[4 + k], 0x88);           // parts 0 2 of rows 0, 0 2 of 4
+    t[4 + k] = _mm512_shuffle_f32x4(r[k], r[4 + k], 0xdd);       // parts 1 3
+    t[8 + k] = _mm512_shuffle_f32x4(r[8 + k], r[12 + k], 0x88);  // of rows 8 and 12
+    t[12 + k] = _mm512_shuffle_f32x4(r[8 + k], r[12 + k], 0xdd);
+  }
+#pragma GCC unroll 4
+  for (int k = 0; k < 4; ++k) {
+    r[k] = _mm512_shuffle_f32x4(t[k], t[8 + k], 0x88);
+    r[8 + k] = _mm512_shuffle_f32x4(t[k], t[8 + k], 0xdd);
+    r[4 + k] = _mm512_shuffle_f32x4(t[4 + k], t[12 + k], 0x88);
+    r[12 + k] = _mm512_shuffle_f32x4(t[4 + k], t[12 + k], 0xdd);
+  }
+}
+
 inline I ZeroI() { return _mm512_setzero_si512(); }
 inline I SetI(int32_t x) { return _mm512_set1_epi32(x); }
 inline I AddI(I a, I b) { return _mm512_add_epi32(a, b); }
 template <int kBits>
 inline I ShlI(I a) {
   return _mm512_slli_epi32(a, kBits);
+}
+template <int kBits>
+inline I ShrI(I a) {  // of signed numbers
+  return _mm512_srai_epi32(a, kBits);
 }
 inline I AndI(I a, I b) { return _mm512_and_si512(a, b); }
 inline I MaxI(I a, I b) { return _mm512_max_epi32(a, b); }

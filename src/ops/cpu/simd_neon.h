@@ -113,6 +113,10 @@ template <int kBits>
 inline I ShlI(I x) {
   return Each<I>([&](int i) { return vshlq_n_s32(x.v[i], kBits); });
 }
+template <int kBits>
+inline I ShrI(I x) {  // of signed numbers
+  return Each<I>([&](int i) { return vshrq_n_s32(x.v[i], kBits); });
+}
 inline I AndI(I x, I y) {
   return Each<I>([&](int i) { return vandq_s32(x.v[i], y.v[i]); });
 }

@@ -142,6 +142,11 @@ inline I ShlI(I x) {
   for (I4& v : x.v) v <<= kBits;
   return x;
 }
+template <int kBits>
+inline I ShrI(I x) {  // of signed numbers
+  for (I4& v : x.v) v >>= kBits;
+  return x;
+}
 inline I AndI(I x, I y) {
   return Map(x, y, [](I4 a, I4 b) { return a & b; });
 }
