@@ -10,9 +10,11 @@ function themeColour(name) {
 
 class Chart {
   // `series`: names; their lines have different dashes, so that colour is not all that tells them.
-  // `least`: the scale goes at least this far.
-  constructor(id, series, least = 1) {
+  // `least`: the scale goes at least this far. `seldom`: most samples have no value; each that has
+  // one is a point, and the line spans the others.
+  constructor(id, series, least = 1, seldom = false) {
     this.least = least;
+    this.seldom = seldom;
     this.host = document.getElementById(id);
     this.series = series;
     this.data = [[], ...series.map(() => [])];
@@ -36,7 +38,7 @@ class Chart {
         legend: { live: true },
         cursor: { y: false },
         scales: {
-          x: { range: (u, low, high) => [Math.min(low, high - LEAST_SECONDS), high] },
+          x: { range: () => this.times() },
           y: { range: (u, low, high) => [0, Math.max(high * 1.1, this.least)] },
         },
         axes: [{ ...axis, size: 30 }, axis],
@@ -47,6 +49,8 @@ class Chart {
             stroke: strokes[i % strokes.length],
             width: 2,
             dash: i === 0 ? undefined : [6, 3 * i],
+            spanGaps: this.seldom,
+            points: this.seldom ? { show: true, size: 5 } : {},
             value: (u, v) => (v == null ? "–" : v.toPrecision(3)),
           })),
         ],
@@ -54,6 +58,13 @@ class Chart {
       this.data,
       this.host,
     );
+  }
+
+  // Of one sample alone uPlot would show years.
+  times() {
+    const all = this.data[0];
+    const last = all.length ? all[all.length - 1] : Date.now() / 1000;
+    return [Math.min(all[0] ?? last, last - LEAST_SECONDS), last];
   }
 
   add(seconds, values) {

@@ -328,7 +328,7 @@ async function refresh() {
 
 charts.tokens = new Chart("chart-tokens", ["generated", "prompt"]);
 charts.queue = new Chart("chart-queue", ["running", "waiting"]);
-charts.latency = new Chart("chart-latency", ["median", "p95"], 0.1);
+charts.latency = new Chart("chart-latency", ["median", "p95"], 0.1, true);
 charts.memory = new Chart("chart-memory", ["used", "KV"]);
 $("log-level").addEventListener("change", filterLog);
 $("key-form").addEventListener("submit", (event) => {
