@@ -47,7 +47,7 @@ function showSummary() {
   const server = data.server?.after?.totals;
   if (server && data.server.before.totals) {
     const grown = server.model_switches - data.server.before.totals.model_switches;
-    facts.push(["turns that changed models", grown]);
+    facts.push(["switches of models", grown]);
   }
   for (const [name, value] of facts) {
     const box = element("div");

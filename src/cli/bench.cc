@@ -15,9 +15,8 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/text.h"
-#include "cli/admin_client.h"
+#include "cli/ask.h"
 #include "cli/cli.h"
-#include "cli/load/ask.h"
 #include "cli/load/load.h"
 #include "cli/page/page.h"
 #include "cli/signals.h"
@@ -31,7 +30,7 @@ namespace json = boost::json;
 
 struct BenchCommand {
   std::string url = "http://127.0.0.1:8000";
-  std::string mix, trace, admin, report;
+  std::string ca, mix, trace, admin, report;
   std::vector<std::string> models;
   std::optional<int32_t> model_count, clients;
   std::optional<int64_t> seed;
@@ -112,18 +111,12 @@ absl::StatusOr<LoadMix> MakeMix(const BenchCommand& command) {
   return mix;
 }
 
-std::string Variable(const Io& io, std::string_view name) {
-  for (const auto& [key, value] : io.environment) {
-    if (key == name) return value;
-  }
-  return "";
-}
-
 // Which models the server has, as far as they are wanted.
 absl::StatusOr<std::vector<std::string>> ModelsOf(const BenchCommand& command,
                                                   const std::string& key) {
   if (!command.models.empty()) return command.models;
-  ASSIGN_OR_RETURN(std::vector<std::string> models, ListModels(command.url, key));
+  ASSIGN_OR_RETURN(std::vector<std::string> models,
+                   ListModels(command.url, {.key = key, .ca = command.ca}));
   const auto wanted =
       static_cast<size_t>(command.model_count.value_or(static_cast<int32_t>(models.size())));
   if (wanted < 1 || wanted > models.size()) {
@@ -135,16 +128,18 @@ absl::StatusOr<std::vector<std::string>> ModelsOf(const BenchCommand& command,
 }
 
 // How many tokens a word of our prompts has, where the server tells.
-std::map<std::string, double> TokensPerWord(const std::string& url, const std::string& key,
+std::map<std::string, double> TokensPerWord(const BenchCommand& command, const std::string& key,
                                             const std::vector<std::string>& models) {
   constexpr int kWords = 64;
   std::string text;
   for (int i = 0; i < kWords / 4; ++i) text += "river between the stone ";
   std::map<std::string, double> out;
   for (const std::string& model : models) {
-    const absl::StatusOr<std::string> answer = AskServer(
-        url + "/tokenize",
-        {.key = key, .body = json::serialize(json::object{{"model", model}, {"prompt", text}})});
+    const absl::StatusOr<std::string> answer =
+        AskServer(command.url + "/tokenize",
+                  {.key = key,
+                   .ca = command.ca,
+                   .body = json::serialize(json::object{{"model", model}, {"prompt", text}})});
     json::error_code error;
     const json::value value = answer.ok() ? json::parse(*answer, error) : json::value();
     const json::value* count =
@@ -157,9 +152,10 @@ std::map<std::string, double> TokensPerWord(const std::string& url, const std::s
 }
 
 // The server's own counts, where --admin names its port: before and after.
-json::object ServerState(const BenchCommand& command) {
+json::object ServerState(const Io& io, const BenchCommand& command) {
   if (command.admin.empty()) return {};
-  const absl::StatusOr<json::value> state = FetchAdmin(command.admin, "/admin/state");
+  const absl::StatusOr<json::value> state = AskAdmin(
+      command.admin, "/admin/state", {.key = io.Variable("TERRACE_KEY"), .ca = command.ca});
   if (!state.ok()) return {{"error", std::string(Message(state.status()))}};
   json::object out;
   for (const char* name : {"version", "device", "totals", "process"}) {
@@ -196,12 +192,13 @@ absl::StatusOr<LoadOptions> Options(const Invocation& invocation, const BenchCom
                                     const LoadMix& mix) {
   LoadOptions options;
   options.url = command.url;
-  options.keys[""] = Variable(*invocation.io, "TERRACE_KEY");
+  options.ca = command.ca;
+  options.keys[""] = invocation.io->Variable("TERRACE_KEY");
   // What is asked beside the load is asked with the first key that there is.
   std::string key = options.keys[""];
   for (const LoadClass& each : mix.classes) {
     if (each.key_env.empty()) continue;
-    options.keys[each.key_env] = Variable(*invocation.io, each.key_env);
+    options.keys[each.key_env] = invocation.io->Variable(each.key_env);
     if (options.keys[each.key_env].empty()) {
       return absl::InvalidArgumentError(
           fmt::format("class '{}': there is no variable {}", each.name, each.key_env));
@@ -218,7 +215,7 @@ absl::StatusOr<LoadOptions> Options(const Invocation& invocation, const BenchCom
   }
   std::sort(asked.begin(), asked.end());
   asked.erase(std::unique(asked.begin(), asked.end()), asked.end());
-  options.tokens_per_word = TokensPerWord(command.url, key, asked);
+  options.tokens_per_word = TokensPerWord(command, key, asked);
   if (invocation.io->err_is_terminal) {
     std::ostream* err = invocation.io->err;
     options.progress = [err, end = mix.duration_us](int64_t at_us, int64_t running) {
@@ -241,7 +238,7 @@ absl::Status Bench(const BenchCommand& command, Invocation* invocation) {
   }
   LoadFigures figures(names, goals, mix.duration_us);
   Measured measured;
-  measured.before = ServerState(command);
+  measured.before = ServerState(*invocation->io, command);
   {
     // A first Ctrl-C ends the load and still gives what it measured.
     sigset_t set, old;
@@ -257,7 +254,7 @@ absl::Status Bench(const BenchCommand& command, Invocation* invocation) {
     if (!outcome.ok()) return outcome.status();
     measured.outcome = *outcome;
   }
-  measured.after = ServerState(command);
+  measured.after = ServerState(*invocation->io, command);
   if (invocation->io->err_is_terminal) *invocation->io->err << "\r\x1b[K";
   const json::object result = ResultJson(command, mix, figures, measured, options.models);
   std::ostream& out = *invocation->io->out;
@@ -295,6 +292,8 @@ void AddBenchCommand(Command root, Invocation* invocation) {
   command.Argument("mix", &options->mix,
                    {"MIX", "A file with classes of requests (docs/BENCHMARKS.md); else flags"});
   command.Option("--url", &options->url, {"URL", "The server (default http://127.0.0.1:8000)"});
+  command.Option("--ca", &options->ca,
+                 {"FILE", "Certificates (PEM) that may sign the server's; else the system's"});
   command.Option("--models", &options->model_count,
                  {"NUMBER", "Ask so many of its models (default: all)"});
   command.Option("--model", &options->models, {"NAME", "Ask this model; may be given often"});

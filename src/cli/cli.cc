@@ -84,6 +84,13 @@ void Command::Flag(const std::string& flags, bool* target, const std::string& he
   app_->add_flag(flags, *target, help);
 }
 
+std::string Io::Variable(std::string_view name) const {
+  for (const auto& [key, value] : environment) {
+    if (key == name) return value;
+  }
+  return "";
+}
+
 int RunCli(const std::vector<std::string>& arguments, Io* io) {
   Invocation invocation;
   invocation.io = io;

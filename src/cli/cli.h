@@ -6,6 +6,7 @@
 #include <functional>
 #include <iosfwd>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct Io {
   bool in_is_terminal = false;
   bool err_is_terminal = false;
   std::vector<std::pair<std::string, std::string>> environment;
+
+  std::string Variable(std::string_view name) const;  // of the environment; empty if there is none
 };
 
 // Runs `terrace ARGUMENTS`. Returns the exit status: 0, 1 after an error, 2 if the arguments are

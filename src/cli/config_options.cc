@@ -34,9 +34,7 @@ void ConfigOptions::AddModels(Command command) {
 
 std::string ConfigOptions::FileName(const Io& io) const {
   if (!file_.empty()) return file_;
-  for (const auto& [name, value] : io.environment) {
-    if (name == "TERRACE_CONFIG" && !value.empty()) return value;
-  }
+  if (std::string file = io.Variable("TERRACE_CONFIG"); !file.empty()) return file;
   for (const char* path : {"terrace.yaml", "/etc/terrace/terrace.yaml"}) {
     std::error_code error;
     if (std::filesystem::exists(path, error)) return path;

@@ -165,10 +165,7 @@ std::string Environment(const Io& io, const server::Config& config, std::string_
   if (name == "AWS_REGION" && !config.storage.object_region.empty()) {
     return config.storage.object_region;
   }
-  for (const auto& [key, value] : io.environment) {
-    if (key == name) return value;
-  }
-  return "";
+  return io.Variable(name);
 }
 
 void LookAtObject(const Io& io, const server::Config& config, const std::string& url,

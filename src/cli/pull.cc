@@ -28,13 +28,6 @@ struct PullCommand {
   std::string hub;
 };
 
-std::string Environment(const Io& io, std::string_view name) {
-  for (const auto& [key, value] : io.environment) {
-    if (key == name) return value;
-  }
-  return "";
-}
-
 // One line that is written over while bytes come; silent where nobody watches.
 class ProgressLine {
  public:
@@ -112,15 +105,13 @@ absl::Status RunPull(const Invocation& invocation, const PullCommand& command) {
   options.name = command.name;
   options.version = command.version;
   options.sha256 = command.sha256;
-  std::string hub = command.hub.empty() ? Environment(*invocation.io, "HF_ENDPOINT") : command.hub;
+  std::string hub = command.hub.empty() ? invocation.io->Variable("HF_ENDPOINT") : command.hub;
   if (!hub.empty()) options.hub = hub;
   // Only hubs take this token; it must not go to other web servers.
   if (command.source.starts_with("hf:")) {
-    options.fetch.bearer_token = Environment(*invocation.io, "HF_TOKEN");
+    options.fetch.bearer_token = invocation.io->Variable("HF_TOKEN");
   }
-  options.fetch.environment = [&](std::string_view name) {
-    return Environment(*invocation.io, name);
-  };
+  options.fetch.environment = [&](std::string_view name) { return invocation.io->Variable(name); };
   ProgressLine line(invocation.io->err, invocation.io->err_is_terminal);
   options.progress = [&](const weights::PullProgress& progress) { line.Update(progress); };
   weights::ModelStore store(StoreFolder(loaded.config));

@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "base/units.h"
-#include "cli/admin_client.h"
+#include "cli/ask.h"
 #include "cli/cli.h"
 
 namespace terrace::cli {
@@ -22,6 +22,7 @@ namespace json = boost::json;
 
 struct TopOptions {
   std::string url = "http://127.0.0.1:8003";
+  std::string ca;
   bool once = false;
 };
 
@@ -172,7 +173,8 @@ class Screen {
 };
 
 absl::Status Top(const TopOptions& options, Invocation* invocation) {
-  ASSIGN_OR_RETURN(json::value state, FetchAdmin(options.url, "/admin/state"));
+  const AskOptions ask{.key = invocation->io->Variable("TERRACE_KEY"), .ca = options.ca};
+  ASSIGN_OR_RETURN(json::value state, AskAdmin(options.url, "/admin/state", ask));
   if (invocation->json) {
     *invocation->io->out << json::serialize(state) << "\n";
     return absl::OkStatus();
@@ -188,7 +190,7 @@ absl::Status Top(const TopOptions& options, Invocation* invocation) {
   while (
       screen.Show(Lines(state.as_object(), before.is_object() ? &before.as_object() : nullptr))) {
     before = std::move(state);
-    ASSIGN_OR_RETURN(state, FetchAdmin(options.url, "/admin/state"));
+    ASSIGN_OR_RETURN(state, AskAdmin(options.url, "/admin/state", ask));
   }
   return absl::OkStatus();
 }
@@ -201,6 +203,8 @@ void AddTopCommand(Command root, Invocation* invocation) {
                              [invocation, options] { return Top(*options, invocation); });
   command.Option("--url", &options->url,
                  {"URL", "Of the admin port (default http://127.0.0.1:8003)"});
+  command.Option("--ca", &options->ca,
+                 {"FILE", "Certificates (PEM) that may sign the server's; else the system's"});
   command.Flag("--once", &options->once, "Print once instead of watching");
 }
 

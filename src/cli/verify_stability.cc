@@ -13,9 +13,8 @@
 
 #include "base/status.h"
 #include "base/text.h"
-#include "cli/admin_client.h"
+#include "cli/ask.h"
 #include "cli/cli.h"
-#include "cli/load/ask.h"
 #include "cli/load/growth.h"
 #include "cli/load/load.h"
 #include "server/config.h"
@@ -28,6 +27,7 @@ namespace json = boost::json;
 struct StabilityOptions {
   std::string url = "http://127.0.0.1:8000";
   std::string admin = "http://127.0.0.1:8003";
+  std::string ca;
   std::vector<std::string> models;
   std::optional<int64_t> requests;
   std::string duration = "5m";
@@ -35,13 +35,6 @@ struct StabilityOptions {
   std::string output = "1-64";
   int32_t clients = 4;
 };
-
-std::string KeyOf(const Io& io) {
-  for (const auto& [name, value] : io.environment) {
-    if (name == "TERRACE_KEY") return value;
-  }
-  return "";
-}
 
 int64_t Number(const json::object& object, const char* name) {
   const json::value* found = object.if_contains(name);
@@ -55,8 +48,8 @@ struct Look {
   int64_t waiting = 0, running = 0;  // requests
 };
 
-absl::StatusOr<Look> LookAt(const std::string& admin) {
-  ASSIGN_OR_RETURN(const json::value state, FetchAdmin(admin, "/admin/state"));
+absl::StatusOr<Look> LookAt(const std::string& admin, const AskOptions& ask) {
+  ASSIGN_OR_RETURN(const json::value state, AskAdmin(admin, "/admin/state", ask));
   const json::object& object = state.as_object();
   const json::value* process = object.if_contains("process");
   const json::value* tiers = object.if_contains("tiers");
@@ -95,6 +88,7 @@ class Stability {
       : options_(options),
         io_(*invocation->io),
         as_json_(invocation->json),
+        ask_{.key = io_.Variable("TERRACE_KEY"), .ca = options.ca},
         growth_({{"memory beside the ledger", 0.05, 4 << 20, true},
                  {"descriptors", 0, 4, false},
                  {"threads", 0, 0.5, false},
@@ -113,6 +107,7 @@ class Stability {
   const StabilityOptions& options_;
   Io& io_;
   const bool as_json_;
+  const AskOptions ask_;
   Growth growth_;
   int64_t pid_ = 0;
   std::vector<std::string> faults_;
@@ -136,25 +131,26 @@ absl::StatusOr<LoadMix> Stability::Mix() const {
 // Every model is asked once, so that what is loaded for the first time is no growth.
 absl::Status Stability::Prepare(LoadOptions* load) {
   load->url = options_.url;
-  const std::string key = KeyOf(io_);
-  load->keys[""] = key;
+  load->ca = options_.ca;
+  load->keys[""] = ask_.key;
   load->models = options_.models;
   if (load->models.empty()) {
-    ASSIGN_OR_RETURN(load->models, ListModels(options_.url, key));
+    ASSIGN_OR_RETURN(load->models, ListModels(options_.url, ask_));
   }
   for (const std::string& model : load->models) {
     const json::object body = {{"model", model}, {"prompt", "a"}, {"max_tokens", 1}};
-    RETURN_IF_ERROR(AskServer(options_.url + "/v1/completions",
-                              {.key = key, .body = json::serialize(body), .timeout_s = 600})
-                        .status());
+    AskOptions ask = ask_;
+    ask.body = json::serialize(body);
+    ask.timeout_s = 600;
+    RETURN_IF_ERROR(AskServer(options_.url + "/v1/completions", ask).status());
   }
-  ASSIGN_OR_RETURN(const Look look, LookAt(options_.admin));
+  ASSIGN_OR_RETURN(const Look look, LookAt(options_.admin, ask_));
   pid_ = look.pid;
   return absl::OkStatus();
 }
 
 void Stability::TakeLook(int64_t at_us) {
-  const absl::StatusOr<Look> look = LookAt(options_.admin);
+  const absl::StatusOr<Look> look = LookAt(options_.admin, ask_);
   if (!look.ok()) {
     if (faults_.size() < 20) faults_.emplace_back(Message(look.status()));
     return;
@@ -171,7 +167,7 @@ void Stability::TakeLook(int64_t at_us) {
 
 int64_t Stability::LeftBehind() const {
   for (int i = 0; i < 100; ++i) {
-    const absl::StatusOr<Look> look = LookAt(options_.admin);
+    const absl::StatusOr<Look> look = LookAt(options_.admin, ask_);
     if (!look.ok() || look->waiting + look->running == 0) return 0;
     if (i == 99) return look->waiting + look->running;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -235,6 +231,8 @@ void AddVerifyStability(Command verify, Invocation* invocation) {
   command.Option("--url", &options->url, {"URL", "The server (default http://127.0.0.1:8000)"});
   command.Option("--admin", &options->admin,
                  {"URL", "Its admin port (default http://127.0.0.1:8003)"});
+  command.Option("--ca", &options->ca,
+                 {"FILE", "Certificates (PEM) that may sign the server's; else the system's"});
   command.Option("--model", &options->models,
                  {"NAME", "Ask this model; may be given often (default: all)"});
   command.Option("--duration", &options->duration, {"DURATION", "How long (5m)"});

@@ -113,6 +113,7 @@ void SchedulerImpl::ViewLocked(View* view) {
     if (all_paused) queue->waiting_since_us = model.waiting_since_us = now_us;
     TellAtWork(queue.get(), band, engine_->manager());
     NoteComing(queue.get(), now_us, &model);
+    queue->was_away |= queue->missing_bytes > 0 && name != current_;
     if (name == current_) view->current = index;
     view->models.push_back(model);
     view->names.push_back(&name);
@@ -176,7 +177,8 @@ ArbiterDecision SchedulerImpl::DecideLocked(ModelQueue** chosen) {
   const std::string& name = *view.names[static_cast<size_t>(decision.model)];
   *chosen = queues_[name].get();
   if (!decision.aside && name != current_) {
-    if (!current_.empty()) ++totals_.model_switches;
+    const bool was_away = std::exchange((*chosen)->was_away, false);
+    if (!current_.empty() && was_away) ++totals_.model_switches;
     current_ = name;
     turn_ = {.since_us = now_us};
     StartWeightsLocked(**chosen);

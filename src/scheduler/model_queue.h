@@ -41,6 +41,7 @@ struct ModelQueue {
   int64_t load_us = 0;              // that its requests waited for weights; moving average
   uint64_t missing_bytes = 0;       // of its weights, when it was last looked at with work
   int64_t came_us = 0;              // when some of them came last
+  bool was_away = false;            // some were missing while another model had the turn
   bool stuck = false;               // as ArbiterModel::stuck; until none is missing
   double return_us = 0;             // as ArbiterModel::return_us; moving average
   int64_t realtime_us = 0;          // when a realtime request was there last; 0: never

@@ -55,6 +55,8 @@ absl::StatusOr<std::shared_ptr<Load>> TierManagerImpl::StartLoadLocked(Model& mo
   load->bytes_to_read = segment.spec.bytes;
   model.bytes_to_read += load->bytes_to_read;
   ++model.loads_under_way;
+  CountSoonLocked(*load, 1);
+  CountComingLocked(model);
   if (segment.spec.expert) {
     model.expert_bytes += segment.spec.bytes;
     segment.passing = model.expert_bytes > options_.expert_upload_bytes;
@@ -69,7 +71,14 @@ absl::StatusOr<std::shared_ptr<Load>> TierManagerImpl::StartLoadLocked(Model& mo
 
 void TierManagerImpl::RaiseLocked(Load& load, Priority priority) {
   if (priority >= load.priority) return;
+  SetPriorityLocked(load, priority);
+}
+
+void TierManagerImpl::SetPriorityLocked(Load& load, Priority priority) {
+  CountSoonLocked(load, -1);
   load.priority = priority;
+  CountSoonLocked(load, 1);
+  CountComingLocked(*load.model);
   disk_.SetPriority(load.id, priority);
   source_.SetPriority(load.id, priority);
   copy_.SetPriority(load.id, priority);
@@ -494,6 +503,8 @@ void TierManagerImpl::EndIfIdleLocked(Load& load) {
   model.bytes_to_read -= load.bytes_to_read;
   load.bytes_to_read = 0;
   --model.loads_under_way;
+  CountSoonLocked(load, -1);
+  CountComingLocked(model);
   load.done = true;
   const std::shared_ptr<Load> keep = std::move(segment.load);
   segment.load = nullptr;
@@ -514,6 +525,8 @@ void TierManagerImpl::PublishLocked(Load& load) {
   model.unreported = absl::OkStatus();
   model.loaded_bytes += segment.spec.bytes;
   --model.loads_under_way;
+  CountSoonLocked(load, -1);
+  CountComingLocked(model);
   load.produced = os::Mapping();
   load.produced_reservation.Release();
   load.done = true;

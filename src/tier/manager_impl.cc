@@ -307,10 +307,7 @@ absl::StatusOr<Pin> TierManagerImpl::WaitForLoadLocked(const std::shared_ptr<Loa
     if (GivesUp(cancel, *clock_, load.get())) {
       if (--load->waiters == 0) {
         // Nobody waits any more: it may end, but behind what somebody waits for.
-        load->priority = Priority::kPredicted;
-        disk_.SetPriority(load->id, load->priority);
-        source_.SetPriority(load->id, load->priority);
-        copy_.SetPriority(load->id, load->priority);
+        SetPriorityLocked(*load, Priority::kPredicted);
         load->model->reading_ahead = false;
       }
       return absl::CancelledError("cancelled while waiting for weights");
@@ -546,6 +543,7 @@ void TierManagerImpl::VisitResident(
 absl::Status TierManagerImpl::CheckInvariants() const {
   absl::MutexLock lock(&mutex_);
   RETURN_IF_ERROR(ledger_.CheckInvariants());
+  RETURN_IF_ERROR(CheckComingLocked());
   std::vector<std::pair<const std::byte*, uint64_t>> ranges;
   uint64_t sum = 0;
   auto add = [&](const DeviceRange& range) {

@@ -199,6 +199,12 @@ class TierManagerImpl {
   // The blocks on disk are no good: the source makes the segment anew.
   void RemakeLocked(Load& load, absl::Status damage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AskSourceLocked(Load& load) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetPriorityLocked(Load& load, Priority priority) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of a load that begins (+1) or is over (-1), or whose priority changes.
+  void CountSoonLocked(const Load& load, int by) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // After its loads or what is resident have changed.
+  void CountComingLocked(Model& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckComingLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CancelLoadLocked(Load& load) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndIfIdleLocked(Load& load) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PublishLocked(Load& load) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -228,6 +234,8 @@ class TierManagerImpl {
   ModelId next_model_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::flat_hash_map<uint64_t, std::shared_ptr<Load>> loads_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_load_ ABSL_GUARDED_BY(mutex_) = 1;
+  // Of models on their way, what nobody has asked for so far. Experts may never be.
+  uint64_t coming_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   // Numbered together with loads.
   absl::flat_hash_map<uint64_t, std::shared_ptr<RangeReads>> ranges_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Load>> to_locate_ ABSL_GUARDED_BY(mutex_);

@@ -86,6 +86,10 @@ struct Model {
   bool reading_ahead = false;
   bool leaving = false;  // Unregister has begun
   uint32_t loads_under_way = 0;
+  // Of those loads the ones that execution waits for or comes to next: how many, and their bytes.
+  uint32_t soon_loads = 0;
+  uint64_t soon_bytes = 0;
+  uint64_t coming_bytes = 0;   // its part of TierManagerImpl::coming_bytes_
   uint64_t bytes_to_read = 0;  // of loads under way
 
   // What its loads under way wait for that the source has to fetch.

@@ -57,6 +57,38 @@ TEST(PageArenaTest, WherePagesHaveMovedFromReadsAsZero) {
   EXPECT_EQ(BytesThatAre(std::byte{2}, between, kMiB), kMiB);
 }
 
+// Past that many cuts the kernel would soon refuse mappings to the whole process.
+TEST(PageArenaTest, PagesStayWhereTheyAreOnceTheMappingIsCutInTooManyPlaces) {
+  if (!PagesMove()) GTEST_SKIP() << "this kernel does not move pages";
+  // The ends of one run of pages, where it came from and where it went.
+  PageArena arena = PageArena::Reserve(64 * kMiB, true, 4).value();
+  auto used_then_kept = [&](std::byte value) {
+    std::byte* data = arena.Take(8 * kMiB, Contents::kAnything).value();
+    std::memset(data, static_cast<int>(value), 8 * kMiB);
+    std::byte* fence = arena.Take(kMiB, Contents::kAnything).value();
+    std::memset(fence, 9, kMiB);
+    arena.Keep(data, 8 * kMiB);
+    return fence;
+  };
+  std::byte* first_fence = used_then_kept(std::byte{1});
+  std::byte* first = arena.Take(12 * kMiB, Contents::kAnything).value();
+  EXPECT_EQ(BytesThatAre(std::byte{1}, first, 12 * kMiB), 8 * kMiB);
+  EXPECT_EQ(arena.kept_bytes(), 0u);
+
+  std::byte* second_fence = used_then_kept(std::byte{2});
+  const uint64_t kept = arena.kept_bytes();
+  EXPECT_EQ(kept, 8 * kMiB);
+  std::byte* second = arena.Take(12 * kMiB, Contents::kAnything).value();
+  EXPECT_EQ(BytesThatAre(std::byte{0}, second, 12 * kMiB), 12 * kMiB);
+  EXPECT_EQ(arena.kept_bytes(), kept);
+  // What is kept is used where it lies, hints count no more, and neighbours keep what they have.
+  std::byte* again = arena.Take(8 * kMiB, Contents::kAnything, {second + 12 * kMiB, true}).value();
+  EXPECT_EQ(BytesThatAre(std::byte{2}, again, 8 * kMiB), 8 * kMiB);
+  for (const std::byte* fence : {first_fence, second_fence}) {
+    EXPECT_EQ(BytesThatAre(std::byte{9}, fence, kMiB), kMiB);
+  }
+}
+
 TEST(PageArenaTest, ARangeLiesWhereTheHintSaysIfThatIsFree) {
   if (!PagesMove()) GTEST_SKIP() << "this kernel does not move pages";
   PageArena arena = PageArena::Reserve(64 * kMiB, true).value();

@@ -251,7 +251,7 @@ def test_tls_and_a_renewed_certificate(servers, tmp_path):
     server = servers.start(
         ONE,
         memory={"device_budget": "64MiB"},
-        server={"grpc_port": server_process.free_port()},
+        server={"grpc_port": server_process.free_port(), "admin_port": server_process.free_port()},
         tls={"certificate": str(tmp_path / "cert.pem"), "key": str(tmp_path / "key.pem")},
         wait=False,
     )
@@ -280,6 +280,19 @@ def test_tls_and_a_renewed_certificate(servers, tmp_path):
     client = tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{port}", creds=credentials)
     assert client.is_server_ready()
     client.close()
+    # A command that asks it is told whom to trust.
+    url = f"https://127.0.0.1:{server.port}"
+    bench = [str(server.binary), "bench", "--url", url, "--duration", "1s", "--output", "4"]
+    done = subprocess.run(bench, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "--ca FILE names the authority" in done.stderr
+    bench += ["--admin", f"https://127.0.0.1:{server.config['server']['admin_port']}", "--json"]
+    done = subprocess.run(
+        [*bench, "--ca", str(tmp_path / "cert.pem")], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["all"]["answered"] > 0
+    assert told["server"]["after"]["totals"]["generated_tokens"] > 0
     make_certificate(tmp_path, "second")
     assert until(lambda: named("second"))
     (tmp_path / "key.pem").write_text("broken")

@@ -81,8 +81,33 @@ TEST_F(SchedulerTest, TwoModelsTakeTurnsInABudgetThatHoldsOne) {
     EXPECT_EQ(b->Tokens(), llama_answer);
     const tier::TierSnapshot snapshot = rig_->manager().Snapshot();
     EXPECT_LE(snapshot.device_used_bytes, budget);
+    // Each time one of them has to make room for the other, whichever begins.
+    EXPECT_GE(scheduler_->State().model_switches, static_cast<uint64_t>(round) + 1);
   }
   EXPECT_TRUE(rig_->manager().CheckInvariants().ok());
+}
+
+TEST_F(SchedulerTest, TurnsOfModelsThatAreThereTogetherAreNoSwitches) {
+  Start(64 * kMiB);
+  std::shared_ptr<engine::EngineModel> qwen = rig_->Open(Arch("qwen3") + ".gguf", "qwen3", true);
+  ASSERT_TRUE(qwen != nullptr && qwen->weights().WaitForImage().ok());
+  ASSERT_TRUE(scheduler_->AddModel(qwen).ok());
+  Add("llama");
+  // Their weights come: at most the second is a switch from the first.
+  const std::vector<int32_t> prompt = {1, 2, 3};
+  Answer("q", "qwen3", prompt, 2);
+  Answer("l", "llama", prompt, 2);
+  const uint64_t switches = scheduler_->State().model_switches;
+  EXPECT_LE(switches, 1u);
+  for (int round = 0; round < 5; ++round) {
+    Answer(fmt::format("a{}", round), "qwen3", prompt, 4);
+    Answer(fmt::format("b{}", round), "llama", prompt, 4);
+  }
+  EXPECT_EQ(scheduler_->State().model_switches, switches);
+  // One that went to disk has to come back.
+  rig_->manager().EvictModel(qwen->weights().tier_id());
+  Answer("c", "qwen3", prompt, 4);
+  EXPECT_EQ(scheduler_->State().model_switches, switches + 1);
 }
 
 TEST_F(SchedulerTest, BatchNeighboursAndOrderChangeNothing) {

@@ -1,6 +1,5 @@
 #include "cli/load/load.h"
 
-#include <curl/curl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +13,8 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/text.h"
-#include "cli/load/ask.h"
+#include "cli/ask.h"
+#include "cli/http_request.h"
 
 namespace terrace::cli {
 namespace {
@@ -24,18 +24,6 @@ namespace json = boost::json;
 constexpr std::string_view kWords[] = {"river", "stone", "field", "when",  "rain",  "the",
                                        "over",  "light", "house", "under", "green", "between",
                                        "slow",  "day",   "of",    "bridge"};
-
-struct ListDeleter {
-  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
-};
-using Headers = std::unique_ptr<curl_slist, ListDeleter>;
-
-void AddHeader(Headers* headers, const std::string& line) {
-  curl_slist* longer = curl_slist_append(headers->get(), line.c_str());
-  if (longer == nullptr) return;
-  (void)headers->release();
-  headers->reset(longer);
-}
 
 // What an event says: its text is not kept, only that there is some.
 struct Event {
@@ -88,16 +76,18 @@ Event ParseEvent(std::string_view data) {
 
 // One request under way.
 struct Stream {
+  Stream(class Load* the_load, const std::string& url, const std::string& ca)
+      : request(url, ca), load(the_load) {}
+
   LoadResult result;
-  std::string body;
-  Headers headers;
+  HttpRequest request;
   std::string rest;      // of a line that has not ended
   std::string head;      // the beginning of what is no event: an error's text
   int64_t last_us = -1;  // when text came last
   int64_t pieces = 0;
   bool done = false;    // [DONE] was there
   int64_t client = -1;  // of a class with clients: which
-  class Load* load = nullptr;
+  class Load* const load;
 };
 
 // When who asks next; the earliest first.
@@ -108,9 +98,6 @@ struct Due {
   bool operator>(const Due& other) const { return at_us > other.at_us; }
 };
 
-struct EasyDeleter {
-  void operator()(CURL* curl) const { curl_easy_cleanup(curl); }
-};
 struct MultiDeleter {
   void operator()(CURLM* multi) const { curl_multi_cleanup(multi); }
 };
@@ -149,7 +136,7 @@ class Load {
   Random random_;
   int64_t start_us_ = 0;
   std::unique_ptr<CURLM, MultiDeleter> multi_;
-  std::map<CURL*, std::pair<std::unique_ptr<CURL, EasyDeleter>, std::unique_ptr<Stream>>> running_;
+  std::map<CURL*, std::unique_ptr<Stream>> running_;
   std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;
   size_t next_traced_ = 0;
   int64_t asked_ = 0;
@@ -203,8 +190,8 @@ void Load::Ask(size_t number, int64_t due_us, const LoadTraceRequest* traced, in
     return range.least +
            static_cast<int32_t>(random_.Below(static_cast<uint64_t>(range.most - range.least) + 1));
   };
-  auto stream = std::make_unique<Stream>();
-  stream->load = this;
+  const std::string url = options_.url + (each.chat ? "/v1/chat/completions" : "/v1/completions");
+  auto stream = std::make_unique<Stream>(this, url, options_.ca);
   stream->client = client;
   stream->result.load_class = number;
   stream->result.model =
@@ -223,26 +210,15 @@ void Load::Ask(size_t number, int64_t due_us, const LoadTraceRequest* traced, in
   } else {
     body["prompt"] = text;
   }
-  stream->body = json::serialize(body);
-  AddHeader(&stream->headers, "Content-Type: application/json");
-  AddHeader(&stream->headers, "Expect:");
-  if (!each.sla.empty()) AddHeader(&stream->headers, "X-Terrace-SLA: " + each.sla);
-  if (const auto key = options_.keys.find(each.key_env);
-      key != options_.keys.end() && !key->second.empty()) {
-    AddHeader(&stream->headers, "Authorization: Bearer " + key->second);
+  stream->request.Post(json::serialize(body));
+  if (!each.sla.empty()) stream->request.AddHeader("X-Terrace-SLA: " + each.sla);
+  if (const auto key = options_.keys.find(each.key_env); key != options_.keys.end()) {
+    stream->request.AddKey(key->second);
   }
-  std::unique_ptr<CURL, EasyDeleter> curl(curl_easy_init());
-  const std::string url = options_.url + (each.chat ? "/v1/chat/completions" : "/v1/completions");
-  curl_easy_setopt(curl.get(), CURLOPT_URL, url.c_str());
-  curl_easy_setopt(curl.get(), CURLOPT_POSTFIELDSIZE, static_cast<long>(stream->body.size()));
-  curl_easy_setopt(curl.get(), CURLOPT_POSTFIELDS, stream->body.c_str());
-  curl_easy_setopt(curl.get(), CURLOPT_HTTPHEADER, stream->headers.get());
-  curl_easy_setopt(curl.get(), CURLOPT_WRITEFUNCTION, &Load::OnData);
-  curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, stream.get());
-  curl_easy_setopt(curl.get(), CURLOPT_NOSIGNAL, 1L);
-  curl_multi_add_handle(multi_.get(), curl.get());
-  CURL* const key = curl.get();
-  running_.emplace(key, std::pair(std::move(curl), std::move(stream)));
+  stream->request.OnData(&Load::OnData, stream.get());
+  CURL* const curl = stream->request.curl();
+  curl_multi_add_handle(multi_.get(), curl);
+  running_.emplace(curl, std::move(stream));
 }
 
 void Load::AskWhatIsDue() {
@@ -316,16 +292,14 @@ void Load::OnLine(Stream* stream, std::string_view line) {
 
 void Load::Finish(CURL* curl, CURLcode code) {
   const auto found = running_.find(curl);
-  Stream& stream = *found->second.second;
+  Stream& stream = *found->second;
   LoadResult& result = stream.result;
-  long status = 0;
-  curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
-  result.status = static_cast<int>(status);
+  result.status = static_cast<int>(stream.request.status());
   result.end_us = Now();
   if (code != CURLE_OK) {
-    result.error = curl_easy_strerror(code);
-  } else if (status != 200) {
-    result.error = fmt::format("{}: {}", status, ErrorMessage(stream.head).substr(0, 200));
+    result.error = ReasonOf(code);
+  } else if (result.status != 200) {
+    result.error = fmt::format("{}: {}", result.status, ErrorMessage(stream.head).substr(0, 200));
   } else if (result.error.empty() && !stream.done) {
     result.error = "the stream ended without [DONE]";
   }
@@ -354,7 +328,7 @@ void Load::TakeFinished() {
 void Load::CutRest() {
   while (!running_.empty()) {
     const auto first = running_.begin();
-    LoadResult& result = first->second.second->result;
+    LoadResult& result = first->second->result;
     result.end_us = Now();
     result.error = "no end of the answer when the load ended";
     // Who asked for the end does not call it a failure.

@@ -18,6 +18,7 @@ namespace terrace::cli {
 
 struct LoadOptions {
   std::string url;                  // "http://127.0.0.1:8000"
+  std::string ca;                   // as in HttpRequest
   std::vector<std::string> models;  // of classes that name none; in order of popularity
   std::map<std::string, double> tokens_per_word;  // by model; those not in it: 1
   std::map<std::string, std::string> keys;        // by key_env; "" for classes without one

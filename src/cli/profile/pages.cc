@@ -8,7 +8,7 @@
 #include <ostream>
 
 #include "base/status.h"
-#include "cli/admin_client.h"
+#include "cli/ask.h"
 #include "cli/cli.h"
 
 namespace terrace::cli {
@@ -22,7 +22,7 @@ constexpr std::string_view kShades = " .:-=+*#%@";
 
 struct ProfileOptions {
   std::string url = "http://127.0.0.1:8003";
-  std::string model;
+  std::string ca, model;
 };
 
 char Shade(double reads, double most) {
@@ -33,9 +33,10 @@ char Shade(double reads, double most) {
 }
 
 absl::Status Profile(const ProfileOptions& options, Invocation* invocation) {
-  ASSIGN_OR_RETURN(const json::value answer,
-                   FetchAdmin(options.url, fmt::format("/admin/pages?cells={}&model={}", kCells,
-                                                       options.model)));
+  ASSIGN_OR_RETURN(
+      const json::value answer,
+      AskAdmin(options.url, fmt::format("/admin/pages?cells={}&model={}", kCells, options.model),
+               {.key = invocation->io->Variable("TERRACE_KEY"), .ca = options.ca}));
   std::ostream& out = *invocation->io->out;
   if (invocation->json) {
     out << json::serialize(answer) << "\n";
@@ -74,6 +75,8 @@ void AddProfilePages(Command profile, Invocation* invocation) {
   command.Argument("model", &options->model, {"MODEL", "Its name, as the server calls it", true});
   command.Option("--url", &options->url,
                  {"URL", "Of the admin port (default http://127.0.0.1:8003)"});
+  command.Option("--ca", &options->ca,
+                 {"FILE", "Certificates (PEM) that may sign the server's; else the system's"});
 }
 
 }  // namespace terrace::cli

@@ -15,9 +15,8 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/text.h"
-#include "cli/admin_client.h"
+#include "cli/ask.h"
 #include "cli/cli.h"
-#include "cli/load/ask.h"
 #include "cli/page/page.h"
 #include "cli/profile/stacks.h"
 #include "cli/profile/timeline.h"
@@ -32,19 +31,12 @@ namespace json = boost::json;
 struct ProfileCommand {
   std::string url = "http://127.0.0.1:8000";
   std::string admin = "http://127.0.0.1:8003";
-  std::string model, other, prompt;
+  std::string ca, model, other, prompt;
   int32_t words = 64, output = 32;
   std::string out = "profile";
   bool no_stacks = false;
   bool is_switch = false;
 };
-
-std::string KeyOf(const Io& io) {
-  for (const auto& [name, value] : io.environment) {
-    if (name == "TERRACE_KEY") return value;
-  }
-  return "";
-}
 
 std::string PromptOf(const ProfileCommand& command) {
   if (!command.prompt.empty()) return command.prompt;
@@ -83,10 +75,10 @@ class Scratch {
 // Looks at the server until Stop, on a thread of its own.
 class Watcher {
  public:
-  Watcher(const std::string& admin, Timeline* timeline)
-      : thread_([this, admin, timeline] {
+  Watcher(const std::string& admin, const AskOptions& ask, Timeline* timeline)
+      : thread_([this, admin, ask, timeline] {
           while (!stop_.load()) {
-            const absl::StatusOr<json::value> state = FetchAdmin(admin, "/admin/state");
+            const absl::StatusOr<json::value> state = AskAdmin(admin, "/admin/state", ask);
             if (state.ok()) (void)timeline->AddState(state->as_object());
             usleep(2000);
           }
@@ -112,11 +104,17 @@ struct Profiled {
 class Profiler {
  public:
   Profiler(const ProfileCommand& command, Invocation* invocation)
-      : command_(command), io_(*invocation->io), key_(KeyOf(io_)), timeline_(command.model) {}
+      : command_(command),
+        io_(*invocation->io),
+        key_(io_.Variable("TERRACE_KEY")),
+        timeline_(command.model) {}
 
   absl::Status Run(bool as_json);
 
  private:
+  AskOptions Asking(std::string body = {}) const {
+    return {.key = key_, .ca = command_.ca, .body = std::move(body)};
+  }
   absl::Status Prepare();
   // The server's process, where it is one of this machine.
   void StartStacks(const std::string& folder);
@@ -139,7 +137,7 @@ class Profiler {
 
 absl::Status Profiler::Prepare() {
   const int64_t before = clock_.NowUs();
-  ASSIGN_OR_RETURN(const json::value state, FetchAdmin(command_.admin, "/admin/state"));
+  ASSIGN_OR_RETURN(const json::value state, AskAdmin(command_.admin, "/admin/state", Asking()));
   const json::object& object = state.as_object();
   const json::value* at = object.if_contains("clock_us");
   if (at == nullptr || !at->is_number()) {
@@ -152,14 +150,12 @@ absl::Status Profiler::Prepare() {
   }
   if (!command_.is_switch) return absl::OkStatus();
   RETURN_IF_ERROR(AskServer(fmt::format("{}/admin/models/{}/evict", command_.admin, command_.model),
-                            {.key = key_, .body = "{}"})
+                            Asking("{}"))
                       .status());
   if (command_.other.empty()) return absl::OkStatus();
-  return AskServer(command_.url + "/v1/completions",
-                   {.key = key_,
-                    .body = json::serialize(BodyOf(command_, command_.other, 4)),
-                    .timeout_s = 600})
-      .status();
+  AskOptions ask = Asking(json::serialize(BodyOf(command_, command_.other, 4)));
+  ask.timeout_s = 600;
+  return AskServer(command_.url + "/v1/completions", ask).status();
 }
 
 void Profiler::StartStacks(const std::string& folder) {
@@ -187,11 +183,10 @@ absl::Status Profiler::Ask() {
   std::random_device random;
   profiled_.trace_id =
       fmt::format("{:08x}{:08x}{:08x}{:08x}", random() | 1u, random(), random(), random());
-  AskOptions ask{.key = key_,
-                 .body = json::serialize(BodyOf(command_, command_.model, command_.output)),
-                 .headers = {fmt::format("traceparent: 00-{}-{:08x}{:08x}-01", profiled_.trace_id,
-                                         random() | 1u, random())},
-                 .timeout_s = 600};
+  AskOptions ask = Asking(json::serialize(BodyOf(command_, command_.model, command_.output)));
+  ask.headers = {fmt::format("traceparent: 00-{}-{:08x}{:08x}-01", profiled_.trace_id,
+                             random() | 1u, random())};
+  ask.timeout_s = 600;
   ask.on_line = [this](std::string_view line) {
     if (line.starts_with("data: {") && line.find("\"text\":\"\"") == std::string_view::npos) {
       profiled_.token_us.push_back(clock_.NowUs() + ahead_us_);
@@ -206,7 +201,7 @@ absl::Status Profiler::ReadTrace() {
     ASSIGN_OR_RETURN(
         const std::string trace,
         AskServer(fmt::format("{}/admin/traces?trace={}", command_.admin, profiled_.trace_id),
-                  {.key = key_}));
+                  Asking()));
     if (trace.find("\"ph\":\"X\"") != std::string::npos) return timeline_.AddTrace(trace);
     usleep(20'000);
   }
@@ -297,7 +292,7 @@ absl::Status Profiler::Run(bool as_json) {
   if (scratch.path().empty()) return ErrnoStatus(errno, "making a folder for samples");
   StartStacks(scratch.path());
   {
-    Watcher watcher(command_.admin, &timeline_);
+    Watcher watcher(command_.admin, Asking(), &timeline_);
     // A few looks at how things were before.
     usleep(30'000);
     const absl::Status asked = Ask();
@@ -337,6 +332,8 @@ void AddOne(Command profile, Invocation* invocation, bool is_switch) {
   command.Option("--url", &options->url, {"URL", "The server (default http://127.0.0.1:8000)"});
   command.Option("--admin", &options->admin,
                  {"URL", "Its admin port (default http://127.0.0.1:8003)"});
+  command.Option("--ca", &options->ca,
+                 {"FILE", "Certificates (PEM) that may sign the server's; else the system's"});
   command.Option("--prompt", &options->prompt, {"TEXT", "What to ask (default: --words of text)"});
   command.Option("--words", &options->words, {"NUMBER", "Words of the prompt (64)"});
   command.Option("--output", &options->output, {"TOKENS", "Of the answer, at most (32)"});

@@ -16,9 +16,6 @@
 namespace terrace::device {
 namespace {
 
-// A quarter of the pieces of mappings that Linux lets a process have unless told otherwise.
-constexpr size_t kMostCuts = 16'384;
-
 // The whole huge pages in `range`.
 Range WholeHugePages(Range range) {
   const Range whole{AlignUp(range.begin, os::kHugePageBytes),
@@ -28,12 +25,13 @@ Range WholeHugePages(Range range) {
 
 }  // namespace
 
-absl::StatusOr<PageArena> PageArena::Reserve(uint64_t bytes, bool huge_pages) {
+absl::StatusOr<PageArena> PageArena::Reserve(uint64_t bytes, bool huge_pages, size_t most_cuts) {
   os::MappingOptions options;
   options.huge_pages = huge_pages;
   ASSIGN_OR_RETURN(os::Mapping mapping, os::Mapping::Anonymous(bytes, options));
   PageArena arena(std::move(mapping));
   arena.may_move_ = huge_pages;
+  arena.most_cuts_ = most_cuts;
   return arena;
 }
 
@@ -160,7 +158,7 @@ Range PageArena::LastKeptHugePages() const {
 
 bool PageArena::Move(Range from, uint64_t to) {
   for (const uint64_t cut : {from.begin, from.end, to, to + from.size()}) cuts_.insert(cut);
-  may_move_ = cuts_.size() <= kMostCuts && mapping_.MovePages(from.begin, to, from.size()).ok();
+  may_move_ = cuts_.size() <= most_cuts_ && mapping_.MovePages(from.begin, to, from.size()).ok();
   if (may_move_) kept_.Remove(from);
   return may_move_;
 }

@@ -23,9 +23,14 @@ class PageArena {
  public:
   enum class Contents : uint8_t { kZero, kAnything };
 
+  // A quarter of the pieces of mappings that Linux lets a process have unless told otherwise.
+  static constexpr size_t kMostCuts = 16'384;
+
   PageArena() = default;
-  // Reserves addresses, no memory. ResourceExhausted if there are not enough.
-  static absl::StatusOr<PageArena> Reserve(uint64_t bytes, bool huge_pages);
+  // Reserves addresses, no memory. ResourceExhausted if there are not enough. Pages that move may
+  // cut the mapping in so many places; after that they stay where they are.
+  static absl::StatusOr<PageArena> Reserve(uint64_t bytes, bool huge_pages,
+                                           size_t most_cuts = kMostCuts);
 
   // ResourceExhausted if no free range is large enough.
   // The hint counts for kAnything, as long as pages can be moved.
@@ -63,6 +68,7 @@ class PageArena {
   RangeSet kept_;  // those of them that hold pages
   uint64_t last_kept_ = 0;
   bool may_move_ = true;
+  size_t most_cuts_ = kMostCuts;
   std::set<uint64_t> cuts_;  // where pages that moved may have cut the mapping into pieces
 };
 

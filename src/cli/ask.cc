@@ -1,12 +1,11 @@
-#include "cli/load/ask.h"
+#include "cli/ask.h"
 
-#include <curl/curl.h>
 #include <fmt/format.h>
 
-#include <boost/json.hpp>
-#include <memory>
+#include <utility>
 
 #include "base/status.h"
+#include "cli/http_request.h"
 
 namespace terrace::cli {
 namespace {
@@ -34,8 +33,8 @@ size_t Take(char* data, size_t size, size_t count, void* to) {
 }  // namespace
 
 absl::StatusOr<std::vector<std::string>> ListModels(const std::string& url,
-                                                    const std::string& key) {
-  ASSIGN_OR_RETURN(const std::string text, AskServer(url + "/v1/models", {.key = key}));
+                                                    const AskOptions& options) {
+  ASSIGN_OR_RETURN(const std::string text, AskServer(url + "/v1/models", options));
   json::error_code error;
   const json::value value = json::parse(text, error);
   const json::value* data =
@@ -65,34 +64,21 @@ std::string ErrorMessage(std::string_view body) {
 }
 
 absl::StatusOr<std::string> AskServer(const std::string& url, const AskOptions& options) {
-  const std::unique_ptr<CURL, void (*)(CURL*)> curl(curl_easy_init(), curl_easy_cleanup);
-  if (curl == nullptr) return absl::InternalError("the HTTP client cannot begin");
+  HttpRequest request(url, options.ca);
+  if (request.curl() == nullptr) return absl::InternalError("the HTTP client cannot begin");
   Answer answer{.body = "", .options = &options};
-  curl_slist* headers = curl_slist_append(nullptr, "Content-Type: application/json");
-  for (const std::string& header : options.headers) {
-    headers = curl_slist_append(headers, header.c_str());
-  }
-  if (!options.key.empty()) {
-    headers = curl_slist_append(headers, ("Authorization: Bearer " + options.key).c_str());
-  }
-  curl_easy_setopt(curl.get(), CURLOPT_URL, url.c_str());
-  curl_easy_setopt(curl.get(), CURLOPT_HTTPHEADER, headers);
-  curl_easy_setopt(curl.get(), CURLOPT_WRITEFUNCTION, &Take);
-  curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &answer);
-  curl_easy_setopt(curl.get(), CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(curl.get(), CURLOPT_TIMEOUT, options.timeout_s);
-  if (!options.body.empty()) {
-    curl_easy_setopt(curl.get(), CURLOPT_POSTFIELDSIZE, static_cast<long>(options.body.size()));
-    curl_easy_setopt(curl.get(), CURLOPT_POSTFIELDS, options.body.c_str());
-  }
-  const CURLcode code = curl_easy_perform(curl.get());
-  long status = 0;
-  curl_easy_getinfo(curl.get(), CURLINFO_RESPONSE_CODE, &status);
-  curl_slist_free_all(headers);
+  for (const std::string& header : options.headers) request.AddHeader(header);
+  request.AddKey(options.key);
+  if (!options.body.empty()) request.Post(options.body);
+  request.OnData(&Take, &answer);
+  curl_easy_setopt(request.curl(), CURLOPT_TIMEOUT, options.timeout_s);
+  const CURLcode code = curl_easy_perform(request.curl());
   if (code != CURLE_OK) {
+    const bool absent = code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST;
     return absl::UnavailableError(
-        fmt::format("{}: {}; is the server running?", url, curl_easy_strerror(code)));
+        fmt::format("{}: {}{}", url, ReasonOf(code), absent ? "; is the server running?" : ""));
   }
+  const long status = request.status();
   if (status == 401 || status == 403) {
     return absl::PermissionDeniedError(
         fmt::format("{} wants an API key with the right to it: set TERRACE_KEY", url));
@@ -102,6 +88,22 @@ absl::StatusOr<std::string> AskServer(const std::string& url, const AskOptions& 
         fmt::format("{} answered {}: {}", url, status, ErrorMessage(answer.body)));
   }
   return std::move(answer.body);
+}
+
+absl::StatusOr<json::value> AskAdmin(const std::string& base, const std::string& path,
+                                     AskOptions options) {
+  options.timeout_s = 10;
+  absl::StatusOr<std::string> body = AskServer(base + path, options);
+  if (absl::IsUnavailable(body.status())) {
+    return WithContext(body.status(), "the admin port (server.admin_port)");
+  }
+  if (!body.ok()) return body.status();
+  json::error_code error;
+  json::value answer = json::parse(*body, error);
+  if (error || !answer.is_object()) {
+    return absl::FailedPreconditionError(fmt::format("{} is no admin port of Terrace", base));
+  }
+  return answer;
 }
 
 }  // namespace terrace::cli
