@@ -112,8 +112,7 @@ void SchedulerImpl::ViewLocked(View* view) {
     // What its tenants may not do it does not wait for.
     if (all_paused) queue->waiting_since_us = model.waiting_since_us = now_us;
     TellAtWork(queue.get(), band, engine_->manager());
-    NoteComing(queue.get(), now_us, &model);
-    queue->was_away |= queue->missing_bytes > 0 && name != current_;
+    NoteComing(queue.get(), name == current_, now_us, &model);
     if (name == current_) view->current = index;
     view->models.push_back(model);
     view->names.push_back(&name);
@@ -189,7 +188,8 @@ ArbiterDecision SchedulerImpl::DecideLocked(ModelQueue** chosen) {
   return decision;
 }
 
-void SchedulerImpl::NoteComing(ModelQueue* queue, int64_t now_us, ArbiterModel* model) const {
+void SchedulerImpl::NoteComing(ModelQueue* queue, bool has_turn, int64_t now_us,
+                               ArbiterModel* model) const {
   // Weights of which nothing has come for so long do not come by themselves.
   constexpr int64_t kStuckUs = 500'000;
   tier::Missing missing;
@@ -208,6 +208,7 @@ void SchedulerImpl::NoteComing(ModelQueue* queue, int64_t now_us, ArbiterModel* 
     queue->came_us = now_us;
   }
   queue->missing_bytes = missing.bytes;
+  queue->was_away |= !has_turn;
   if (model->silent) queue->came_us = now_us;
   queue->stuck |= missing.failed || now_us - queue->came_us > kStuckUs;
   model->load_us = missing.us;

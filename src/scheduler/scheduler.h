@@ -84,12 +84,10 @@ struct SchedulerState {
   int64_t oldest_wait_us = 0;             // of a waiting request; 0: none waits
   uint64_t prompt_tokens = 0;             // prefilled since start
   uint64_t generated_tokens = 0;          // since start
-  // Turns that went from one model to another of whose weights some were not on the device while
-  // it waited. Models that are there together take turns without.
-  uint64_t model_switches = 0;
-  int64_t last_step_us = 0;  // clock time of the last finished step
-  bool probed = false;       // Probe() waits for its answer
-  int64_t probed_us = 0;     // clock time of its last one
+  uint64_t model_switches = 0;  // turns that went to a model of whose weights some had to come
+  int64_t last_step_us = 0;     // clock time of the last finished step
+  bool probed = false;          // Probe() waits for its answer
+  int64_t probed_us = 0;        // clock time of its last one
 };
 
 class Scheduler {

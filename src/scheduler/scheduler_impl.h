@@ -154,7 +154,7 @@ class SchedulerImpl final : public Scheduler {
   void ViewLocked(View* view) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `chosen`: whose step is next, or null.
   ArbiterDecision DecideLocked(ModelQueue** chosen) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void NoteComing(ModelQueue* queue, int64_t now_us, ArbiterModel* model) const;
+  void NoteComing(ModelQueue* queue, bool has_turn, int64_t now_us, ArbiterModel* model) const;
   // Weights of models at work do not make room for those that come meanwhile.
   void KeepAtWorkLocked(const View& view, std::span<const int32_t> coming, int64_t now_us)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

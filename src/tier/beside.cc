@@ -6,54 +6,13 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "tier/manager_impl.h"
 
 namespace terrace::tier {
-void TierManagerImpl::CountSoonLocked(const Load& load, int by) {
-  if (load.priority > Priority::kNextLayer) return;
-  Model& model = *load.model;
-  const uint64_t bytes = RoundedBytes(model.segments[load.segment].spec.bytes);
-  model.soon_loads += static_cast<uint32_t>(by);
-  model.soon_bytes += by > 0 ? bytes : uint64_t{0} - bytes;
-}
-
-void TierManagerImpl::CountComingLocked(Model& model) {
-  const uint64_t held = std::min(model.bytes, model.resident_bytes + model.soon_bytes);
-  const bool comes = model.soon_loads > 0 && !model.has_experts;
-  coming_bytes_ -= std::exchange(model.coming_bytes, comes ? model.bytes - held : 0);
-  coming_bytes_ += model.coming_bytes;
-}
-
-absl::Status TierManagerImpl::CheckComingLocked() const {
-  uint64_t coming = 0;
-  for (const auto& [id, model] : models_) {
-    uint32_t loads = 0;
-    uint64_t bytes = 0;
-    for (const Segment& segment : model->segments) {
-      if (segment.load == nullptr || segment.load->priority > Priority::kNextLayer) continue;
-      ++loads;
-      bytes += segment.load->range.bytes;
-    }
-    if (loads != model->soon_loads || bytes != model->soon_bytes) {
-      return absl::InternalError(fmt::format("model {}: {} loads come soon ({} bytes), {} counted",
-                                             model->spec.name, loads, bytes, model->soon_loads));
-    }
-    if (loads == 0 || model->has_experts) continue;
-    coming += model->bytes - std::min(model->bytes, model->resident_bytes + bytes);
-  }
-  if (coming != coming_bytes_) {
-    return absl::InternalError(
-        fmt::format("{} bytes are to come, {} counted", coming, coming_bytes_));
-  }
-  return absl::OkStatus();
-}
-
 std::optional<Transfer> TierManagerImpl::StartLocked(TransferQueue& queue) {
   const bool hold = &queue != &source_ && brake_.Holds(clock_->NowUs());
   if (hold && queue.bulk_waiting() > 0) brake_.Held();
-  if (&queue == &disk_) disk_.Expect(static_cast<size_t>(coming_bytes_ / kMaxBlockBytes));
+  if (&queue == &disk_) disk_.Expect(static_cast<size_t>(coming_.bytes() / kMaxBlockBytes));
   std::optional<Transfer> transfer = queue.Start(hold);
   if (transfer.has_value() && (&queue == &disk_ || transfer->bulk)) {
     brake_.Started(transfer->bytes, transfer->bulk && transfer->priority != Priority::kDemand);

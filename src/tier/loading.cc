@@ -55,8 +55,7 @@ absl::StatusOr<std::shared_ptr<Load>> TierManagerImpl::StartLoadLocked(Model& mo
   load->bytes_to_read = segment.spec.bytes;
   model.bytes_to_read += load->bytes_to_read;
   ++model.loads_under_way;
-  CountSoonLocked(*load, 1);
-  CountComingLocked(model);
+  coming_.Add(*load);
   if (segment.spec.expert) {
     model.expert_bytes += segment.spec.bytes;
     segment.passing = model.expert_bytes > options_.expert_upload_bytes;
@@ -69,16 +68,10 @@ absl::StatusOr<std::shared_ptr<Load>> TierManagerImpl::StartLoadLocked(Model& mo
   return load;
 }
 
-void TierManagerImpl::RaiseLocked(Load& load, Priority priority) {
-  if (priority >= load.priority) return;
-  SetPriorityLocked(load, priority);
-}
-
 void TierManagerImpl::SetPriorityLocked(Load& load, Priority priority) {
-  CountSoonLocked(load, -1);
+  coming_.Remove(load);
   load.priority = priority;
-  CountSoonLocked(load, 1);
-  CountComingLocked(*load.model);
+  coming_.Add(load);
   disk_.SetPriority(load.id, priority);
   source_.SetPriority(load.id, priority);
   copy_.SetPriority(load.id, priority);
@@ -498,13 +491,12 @@ void TierManagerImpl::EndIfIdleLocked(Load& load) {
   LeaveHostLocked(load, false);
   load.produced = os::Mapping();
   load.produced_reservation.Release();
+  coming_.Remove(load);
   FreeRangeLocked(std::exchange(load.range, DeviceRange{}));
   segment.residence = Residence::kAbsent;
   model.bytes_to_read -= load.bytes_to_read;
   load.bytes_to_read = 0;
   --model.loads_under_way;
-  CountSoonLocked(load, -1);
-  CountComingLocked(model);
   load.done = true;
   const std::shared_ptr<Load> keep = std::move(segment.load);
   segment.load = nullptr;
@@ -516,17 +508,17 @@ void TierManagerImpl::PublishLocked(Load& load) {
   Model& model = *load.model;
   Segment& segment = model.segments[load.segment];
   segment.residence = Residence::kResident;
+  coming_.Remove(load);
   segment.range = std::exchange(load.range, DeviceRange{});
   segment.pins += load.waiters;
   if (load.from_host) ++model.loads_from_host;
   LeaveHostLocked(load, true);
   model.resident_bytes += segment.range.bytes;
+  coming_.Update(model);
   ++model.loads;
   model.unreported = absl::OkStatus();
   model.loaded_bytes += segment.spec.bytes;
   --model.loads_under_way;
-  CountSoonLocked(load, -1);
-  CountComingLocked(model);
   load.produced = os::Mapping();
   load.produced_reservation.Release();
   load.done = true;

@@ -244,7 +244,7 @@ absl::StatusOr<Attempt> TierManagerImpl::TryAcquireLocked(ModelId id, uint32_t i
   } else {
     attempt.joined = segment.load;
     ++attempt.joined->waiters;
-    RaiseLocked(*attempt.joined, priority);
+    if (priority < attempt.joined->priority) SetPriorityLocked(*attempt.joined, priority);
   }
   ReadAheadLocked(*model);
   return attempt;
@@ -346,7 +346,9 @@ void TierManagerImpl::Prefetch(ModelId id, uint32_t first, uint32_t count, Prior
         }
         segment.last_pass = model->pass;
       }
-      if (segment.residence == Residence::kLoading) RaiseLocked(*segment.load, priority);
+      if (segment.residence == Residence::kLoading && priority < segment.load->priority) {
+        SetPriorityLocked(*segment.load, priority);
+      }
       if (segment.residence != Residence::kAbsent) continue;
       if (room_waiters_ > 0 || !StartLoadLocked(*model, i, priority).ok()) break;
     }
@@ -543,7 +545,7 @@ void TierManagerImpl::VisitResident(
 absl::Status TierManagerImpl::CheckInvariants() const {
   absl::MutexLock lock(&mutex_);
   RETURN_IF_ERROR(ledger_.CheckInvariants());
-  RETURN_IF_ERROR(CheckComingLocked());
+  RETURN_IF_ERROR(coming_.Check(models_));
   std::vector<std::pair<const std::byte*, uint64_t>> ranges;
   uint64_t sum = 0;
   auto add = [&](const DeviceRange& range) {

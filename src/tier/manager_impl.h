@@ -174,7 +174,7 @@ class TierManagerImpl {
   absl::StatusOr<std::shared_ptr<Load>> StartLoadLocked(Model& model, uint32_t segment,
                                                         Priority priority)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void RaiseLocked(Load& load, Priority priority) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetPriorityLocked(Load& load, Priority priority) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReadAheadLocked(Model& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Pump();
   bool NextStepLocked(MoverStep* step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -199,12 +199,6 @@ class TierManagerImpl {
   // The blocks on disk are no good: the source makes the segment anew.
   void RemakeLocked(Load& load, absl::Status damage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AskSourceLocked(Load& load) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void SetPriorityLocked(Load& load, Priority priority) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of a load that begins (+1) or is over (-1), or whose priority changes.
-  void CountSoonLocked(const Load& load, int by) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // After its loads or what is resident have changed.
-  void CountComingLocked(Model& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckComingLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CancelLoadLocked(Load& load) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndIfIdleLocked(Load& load) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PublishLocked(Load& load) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -223,9 +217,8 @@ class TierManagerImpl {
   Reservation staging_reservation_;
   PinnedArena host_arena_;  // of HostBuffers
   std::unique_ptr<device::Stream> stream_;
-  absl::Mutex stream_mutex_;  // keeps a copy and its callback neighbours in the stream
-  // For copies of KV, which someone waits for: not behind weights in the same stream.
-  absl::Mutex buffer_stream_mutex_;
+  absl::Mutex stream_mutex_;         // keeps a copy and its callback neighbours in the stream
+  absl::Mutex buffer_stream_mutex_;  // copies of KV are waited for: not behind weights in a stream
   std::unique_ptr<device::Stream> buffer_stream_ ABSL_GUARDED_BY(buffer_stream_mutex_);
 
   mutable absl::Mutex mutex_;
@@ -234,8 +227,7 @@ class TierManagerImpl {
   ModelId next_model_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::flat_hash_map<uint64_t, std::shared_ptr<Load>> loads_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_load_ ABSL_GUARDED_BY(mutex_) = 1;
-  // Of models on their way, what nobody has asked for so far. Experts may never be.
-  uint64_t coming_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  ComingBytes coming_ ABSL_GUARDED_BY(mutex_);
   // Numbered together with loads.
   absl::flat_hash_map<uint64_t, std::shared_ptr<RangeReads>> ranges_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Load>> to_locate_ ABSL_GUARDED_BY(mutex_);

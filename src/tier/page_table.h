@@ -7,6 +7,7 @@
 #define TERRACE_TIER_PAGE_TABLE_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -89,7 +90,7 @@ struct Model {
   // Of those loads the ones that execution waits for or comes to next: how many, and their bytes.
   uint32_t soon_loads = 0;
   uint64_t soon_bytes = 0;
-  uint64_t coming_bytes = 0;   // its part of TierManagerImpl::coming_bytes_
+  uint64_t coming_bytes = 0;   // its part of ComingBytes
   uint64_t bytes_to_read = 0;  // of loads under way
 
   // What its loads under way wait for that the source has to fetch.
@@ -141,6 +142,23 @@ struct Load {
   bool remade = false;
   absl::Status status;  // first failure
   bool done = false;
+};
+
+// What is still to come of models on their way and nobody has asked for so far; experts may never
+// be. Counted as it changes.
+class ComingBytes {
+ public:
+  // A load that has its range, with the priority that it has.
+  void Add(const Load& load);
+  void Remove(const Load& load);
+  // After what is resident of a model has changed.
+  void Update(Model& model);
+  uint64_t bytes() const { return bytes_; }
+  // Counts anew: Internal if anything else comes of it.
+  absl::Status Check(const std::map<ModelId, std::unique_ptr<Model>>& models) const;
+
+ private:
+  uint64_t bytes_ = 0;
 };
 
 }  // namespace terrace::tier

@@ -175,7 +175,7 @@ DeviceRange TierManagerImpl::DetachLocked(Model& model, uint32_t index) {
   segment.residence = Residence::kAbsent;
   segment.passing = false;
   model.resident_bytes -= segment.range.bytes;
-  CountComingLocked(model);
+  coming_.Update(model);
   ++model.evictions;
   return std::exchange(segment.range, DeviceRange{});
 }

@@ -10,9 +10,8 @@
 #include "format/folder/hf_tensors.h"
 #include "format/safetensors.h"
 
+namespace terrace::format {
 namespace {
-
-using namespace terrace::format;
 
 // Every tensor that comes of the mapping can be read: whole, and its last byte alone.
 void ReadAll(const CheckpointConfig& config, const ByteSource& source,
@@ -32,17 +31,20 @@ void ReadAll(const CheckpointConfig& config, const ByteSource& source,
 }
 
 }  // namespace
+}  // namespace terrace::format
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  auto source = MemorySource("input.safetensors", std::as_bytes(std::span(data, size)));
-  auto header = ReadSafetensorsHeader(*source);
+  using terrace::format::Naming;
+  auto source =
+      terrace::format::MemorySource("input.safetensors", std::as_bytes(std::span(data, size)));
+  auto header = terrace::format::ReadSafetensorsHeader(*source);
   if (!header.ok()) return 0;
   uint64_t total = 0;
-  for (const SafeTensor& tensor : header->tensors) {
+  for (const terrace::format::SafeTensor& tensor : header->tensors) {
     total += tensor.bytes;
     if (tensor.offset + tensor.bytes > size || total > size) std::abort();
   }
-  CheckpointConfig config;
+  terrace::format::CheckpointConfig config;
   config.layers = 1;
   config.heads = config.kv_heads = 1;
   config.head_dim = config.rope_dim = 4;
@@ -54,7 +56,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     config.naming = naming;
     config.quantization = naming == Naming::kGemma ? "awq" : "gptq";
     config.symmetric = naming == Naming::kLlama;
-    ReadAll(config, *source, header->tensors);
+    terrace::format::ReadAll(config, *source, header->tensors);
   }
   return 0;
 }
