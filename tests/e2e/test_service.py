@@ -285,6 +285,10 @@ def test_tls_and_a_renewed_certificate(servers, tmp_path):
     bench = [str(server.binary), "bench", "--url", url, "--duration", "1s", "--output", "4"]
     done = subprocess.run(bench, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "--ca FILE names the authority" in done.stderr
+    done = subprocess.run(
+        [*bench, "--ca", str(tmp_path / "absent")], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1 and "--ca wants a file of certificates" in done.stderr
     bench += ["--admin", f"https://127.0.0.1:{server.config['server']['admin_port']}", "--json"]
     done = subprocess.run(
         [*bench, "--ca", str(tmp_path / "cert.pem")], capture_output=True, text=True, timeout=60

@@ -100,8 +100,8 @@ TEST_F(SchedulerTest, TurnsOfModelsThatAreThereTogetherAreNoSwitches) {
   const uint64_t switches = scheduler_->State().model_switches;
   EXPECT_LE(switches, 1u);
   for (int round = 0; round < 5; ++round) {
-    Answer(fmt::format("a{}", round), "qwen3", prompt, 4);
-    Answer(fmt::format("b{}", round), "llama", prompt, 4);
+    Answer("a" + std::to_string(round), "qwen3", prompt, 4);
+    Answer("b" + std::to_string(round), "llama", prompt, 4);
   }
   EXPECT_EQ(scheduler_->State().model_switches, switches);
   // One that went to disk has to come back.
