@@ -16,6 +16,9 @@
 namespace terrace::device {
 namespace {
 
+// Behind what is taken, where AddressSanitizer tells of reads and writes.
+constexpr uint64_t kGuardBytes = 64 * kKiB;
+
 // The whole huge pages in `range`.
 Range WholeHugePages(Range range) {
   const Range whole{AlignUp(range.begin, os::kHugePageBytes),
@@ -37,7 +40,6 @@ absl::StatusOr<PageArena> PageArena::Reserve(uint64_t bytes, bool huge_pages, si
 
 PageArena::PageArena(os::Mapping mapping) : mapping_(std::move(mapping)) {
   free_.Add({0, mapping_.bytes()});
-  ASAN_POISON_MEMORY_REGION(mapping_.data(), mapping_.bytes());
 }
 
 Range PageArena::RangeOf(const std::byte* data, uint64_t bytes) const {
@@ -103,6 +105,11 @@ absl::StatusOr<std::byte*> PageArena::Take(uint64_t bytes, Contents contents,
   free_.Remove(range);
   std::byte* data = mapping_.data() + range.begin;
   ASAN_UNPOISON_MEMORY_REGION(data, bytes);
+  // Not all that is free: the sanitizer's own memory is an eighth of what is poisoned, and there
+  // are many times more addresses here than memory. What was given back is poisoned in any case.
+  for (const Range& beyond : free_.Inside({range.end, range.end + kGuardBytes})) {
+    ASAN_POISON_MEMORY_REGION(mapping_.data() + beyond.begin, beyond.size());
+  }
   if (contents == Contents::kZero) {
     for (const Range& dirty : kept_.Inside(range)) Clear(dirty);
   } else {
