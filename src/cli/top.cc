@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -37,7 +38,7 @@ std::string TextOf(const json::object& object, std::string_view name) {
 }
 
 std::string Bar(double share, int width) {
-  const int filled = static_cast<int>(std::clamp(share, 0.0, 1.0) * width + 0.5);
+  const auto filled = static_cast<int>(std::lround(std::clamp(share, 0.0, 1.0) * width));
   return std::string(static_cast<size_t>(filled), '#') +
          std::string(static_cast<size_t>(width - filled), '.');
 }
