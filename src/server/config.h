@@ -108,7 +108,7 @@ struct Config {
     int32_t step_tokens = 512;
     int64_t max_wait_us = 2'000'000;
     double stretch = 1.7;
-    double decode_slowdown = 0.1;  // 0: off
+    double decode_slowdown = 0.08;  // 0: off
     // Of realtime, standard and batch requests, and of what is fetched ahead.
     std::array<double, 4> link_shares = {100, 25, 5, 1};
     int64_t aging_us = 30'000'000;

@@ -242,7 +242,7 @@ const ConfigKey kKeys[] = {
        return c.scheduler.stretch == 0 ? "off" : fmt::format("{}", c.scheduler.stretch);
      }},
 
-    {"scheduler.decode_slowdown", "share or off", "0.1",
+    {"scheduler.decode_slowdown", "share or off", "0.08",
      "By how much longer than alone the steps of streams may take because weights of other models "
      "are loaded meanwhile; the loads move slower then, unless their requests are more urgent or "
      "have waited scheduler.max_wait. off: loads always move as fast as they can.",

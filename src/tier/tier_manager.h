@@ -59,7 +59,7 @@ struct TierManagerOptions {
   uint64_t expert_upload_bytes = UINT64_MAX;
   // By which share of its time a step of streams may grow because weights of other models move
   // meanwhile; 0: they move as fast as they can.
-  double decode_slowdown = 0.1;
+  double decode_slowdown = 0.08;
   // How classes of requests divide a link among them.
   LinkShares link_shares = {};
   // Told, on any thread, the address of each piece of memory that Allocate gave, before anyone else
