@@ -25,6 +25,8 @@ def profile(server, folder, *arguments, path=None, status=0):
     environment = dict(os.environ) | ({"PATH": str(path)} if path is not None else {})
     command = [BINARY, "profile", *arguments, "--url", server.url, "--admin", admin]
     command += ["--out", str(folder / "profile"), "--json"]
+    # As a job in the background, which shells start with SIGINT ignored.
+    command = ["/bin/sh", "-c", "trap '' INT; exec \"$@\"", "sh", *command]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == status, done.stderr
     return json.loads(done.stdout) if status == 0 else done.stderr

@@ -36,9 +36,19 @@ absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& words, const std::st
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_addopen(&actions, 1, out.c_str(), flags, 0600);
   posix_spawn_file_actions_addopen(&actions, 2, err.c_str(), flags, 0600);
+  // A job in the background begins with SIGINT ignored, and hands that on: perf is ended by it.
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t heard;
+  sigemptyset(&heard);
+  posix_spawnattr_setsigmask(&attributes, &heard);
+  sigaddset(&heard, SIGINT);
+  posix_spawnattr_setsigdefault(&attributes, &heard);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
   pid_t child = -1;
   const int error =
-      posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
+      posix_spawnp(&child, arguments[0], &actions, &attributes, arguments.data(), environ);
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) return ErrnoStatus(error, fmt::format("starting {}", words[0]));
   return child;
