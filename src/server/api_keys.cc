@@ -258,7 +258,9 @@ void KeyRing::RefreshLocked() {
     stamp = fmt::format("{}:{}:{}.{}", info.st_ino, info.st_size, info.st_mtim.tv_sec,
                         info.st_mtim.tv_nsec);
   }
-  if (stamp == stamp_) return;
+  // One that is gone at one look is being replaced: without keys everybody on this machine gets in.
+  const bool gone_before = std::exchange(gone_, stamp == "none");
+  if (stamp == stamp_ || (gone_ && !gone_before && !keys_.empty())) return;
   const bool first = stamp_.empty();
   stamp_ = stamp;
   absl::StatusOr<std::vector<ApiKey>> read = std::vector<ApiKey>();

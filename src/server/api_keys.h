@@ -64,8 +64,8 @@ std::optional<SlaClass> ParseSla(std::string_view text);
 class KeyRing {
  public:
   // Reads `path` now and again when it has changed, looked at once a second at most. A file that
-  // cannot be read leaves the keys as they were and is told in the log. All pointers must outlive
-  // the ring.
+  // cannot be read leaves the keys as they were and is told in the log; one that is gone has no
+  // keys once two looks did not find it. All pointers must outlive the ring.
   KeyRing(std::string path, const Clock* clock, Logger* log);
 
   bool empty();
@@ -92,6 +92,7 @@ class KeyRing {
   std::map<std::string, std::shared_ptr<Usage>, std::less<>> usage_ ABSL_GUARDED_BY(mutex_);
   int64_t looked_us_ ABSL_GUARDED_BY(mutex_) = -1;
   std::string stamp_ ABSL_GUARDED_BY(mutex_);  // of the file that was read
+  bool gone_ ABSL_GUARDED_BY(mutex_) = false;  // the last look found no file
 };
 
 }  // namespace terrace::server

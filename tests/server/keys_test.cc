@@ -134,7 +134,17 @@ TEST_F(Keys, ChangesTakeEffectWithoutARestartAndABrokenFileChangesNothing) {
   std::ofstream(path_) << "{\"version\":1,\"keys\":[{\"id\":3}]}";
   clock_.AdvanceUs(2 * kSecond);
   EXPECT_EQ(StatusOf(&ring, With("x-api-key", second)), 200);
+  // Gone for a moment, it lets nobody in; gone for good, it has no keys.
   std::filesystem::remove(path_);
+  clock_.AdvanceUs(2 * kSecond);
+  EXPECT_EQ(StatusOf(&ring, With("x-api-key", first)), 401);
+  EXPECT_EQ(StatusOf(&ring, With("x-api-key", second)), 200);
+  ASSERT_TRUE(WriteKeys(path_, keys_).ok());
+  clock_.AdvanceUs(2 * kSecond);
+  EXPECT_FALSE(ring.empty());
+  std::filesystem::remove(path_);
+  clock_.AdvanceUs(2 * kSecond);
+  EXPECT_FALSE(ring.empty());
   clock_.AdvanceUs(2 * kSecond);
   EXPECT_TRUE(ring.empty());
 }
