@@ -385,7 +385,7 @@ def test_a35_cold_requests_at_once_are_all_answered(servers):
     assert server.metric("terrace_segment_loads_total") > 0
     assert server.stop() == 0
     # The other way to come upon it: three models on a server that has just begun.
-    for _ in range(20):
+    for _ in range(100):
         server.start()
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             asked = [pool.submit(server.post, CHAT, SHORT | {"model": name}) for name in files]
