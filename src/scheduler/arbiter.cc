@@ -12,7 +12,6 @@ namespace {
 struct Demand {
   int band = kNoBand;  // the best
   int32_t waiting = 0;
-  int64_t oldest_us = std::numeric_limits<int64_t>::max();
 };
 
 std::vector<Demand> Sum(const ArbiterOptions& options, const ArbiterInput& input) {
@@ -24,8 +23,8 @@ std::vector<Demand> Sum(const ArbiterOptions& options, const ArbiterInput& input
   for (const QueuedView& each : input.queued) {
     Demand& demand = demands[static_cast<size_t>(each.model)];
     ++demand.waiting;
-    demand.oldest_us = std::min(demand.oldest_us, each.arrived_us);
-    demand.band = std::min(demand.band, Band(options, each.sla, input.now_us - each.arrived_us));
+    const int64_t waited_us = input.now_us - each.waiting_since_us();
+    demand.band = std::min(demand.band, Band(options, each.sla, waited_us));
   }
   return demands;
 }
@@ -296,7 +295,7 @@ void ChooseRequests(const ArbiterOptions& options, const ArbiterInput& input,
     const QueuedView& each = input.queued[i];
     if (each.model != decision->model) continue;
     by_tenant[static_cast<size_t>(each.tenant)].push_back(
-        {Band(options, each.sla, input.now_us - each.arrived_us), each.arrived_us,
+        {Band(options, each.sla, input.now_us - each.waiting_since_us()), each.arrived_us,
          static_cast<int32_t>(i)});
   }
   // Of each tenant no more than the room is ever looked at.

@@ -26,6 +26,7 @@
 #ifndef TERRACE_SCHEDULER_ARBITER_H_
 #define TERRACE_SCHEDULER_ARBITER_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -61,6 +62,8 @@ struct QueuedView {
   int32_t tenant = 0;  // index
   SlaClass sla = SlaClass::kStandard;
   int64_t arrived_us = 0;
+  int64_t stepped_us = 0;  // the end of its last step, of one that gave way; aging begins anew then
+  int64_t waiting_since_us() const { return std::max(arrived_us, stepped_us); }
 };
 
 struct ArbiterModel {

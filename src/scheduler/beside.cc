@@ -26,7 +26,7 @@ bool LoadsAreUrgent(const ArbiterOptions& options, const View& view,
   for (size_t i = 0; i < view.queued.size(); ++i) {
     const auto model = static_cast<size_t>(view.queued[i].model);
     if (!comes(model)) continue;
-    const int64_t waited_us = now_us - view.queued[i].arrived_us;
+    const int64_t waited_us = now_us - view.queued[i].waiting_since_us();
     if (Band(options, view.queued[i].sla, waited_us) < decoding) return true;
     // Its contract ends about when the load would, even at full speed.
     const int64_t deadline_us = view.waiting[i]->deadline_us();

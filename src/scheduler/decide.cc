@@ -106,7 +106,8 @@ void SchedulerImpl::ViewLocked(View* view) {
       view->queued.push_back({.model = index,
                               .tenant = tenant,
                               .sla = live->request->sla,
-                              .arrived_us = live->submitted_us});
+                              .arrived_us = live->submitted_us,
+                              .stepped_us = live->stepped_us});
       view->waiting.push_back(live.get());
     }
     // What its tenants may not do it does not wait for.

@@ -192,6 +192,25 @@ TEST(Arbiter, ATurnForWhichOthersGaveWayPaysForWhatItTookToBegin) {
   EXPECT_EQ(world.Decide().model, 1);
 }
 
+// Two generations that take longer than aging, of models in turn: whoever gave way would be in a
+// better band than the other at once, and the turn would change with each step.
+TEST(Arbiter, WhoGaveWayAgesFromItsLastStep) {
+  World world{.budget = 150, .current = 0};
+  world.now_us = 10 * world.options.aging_us;
+  world.turn_since_us = world.turn_first_us = world.now_us - 1;
+  world.Model(0, 1, world.now_us);
+  world.Model(0, 0, world.now_us - 1);
+  world.Ask(1, 0);
+  world.queued.back().stepped_us = world.now_us - 1;
+  EXPECT_EQ(world.Decide().model, 0);
+  world.models[1].waiting_since_us = world.now_us - world.options.aging_us;
+  world.queued.back().stepped_us = world.models[1].waiting_since_us;
+  EXPECT_EQ(world.Decide().model, 1);
+  // Among those of its model it is as old as it is.
+  world.Ask(1, 1);
+  EXPECT_EQ(world.Decide().order, std::vector<int32_t>({0, 1}));
+}
+
 TEST(Arbiter, AModelThatJustRanOutOfWorkLingers) {
   World world{.budget = 150, .current = 0, .now_us = 101 * kMs};
   world.Model(0, 0, 0);
