@@ -233,10 +233,7 @@ void Restore::Hash(size_t index) {
     bool good = !failed &&
                 parts_.store->CheckRead(item.key, header, ask_.block_bytes, item.hash.Value()).ok();
     const bool again = !good;
-    if (again && !cancelled) {
-      good = parts_.store->Read(item.key, {item.data, ask_.block_bytes}).ok() &&
-             CopyToDevice(item, 0, ask_.block_bytes);
-    }
+    if (again && !cancelled) good = ReadAgain(item);
     EndItem(index, good, again);
     return;
   }
@@ -245,6 +242,17 @@ void Restore::Hash(size_t index) {
 bool Restore::CopyToDevice(const Item& item, uint64_t offset, uint64_t bytes) {
   if (!separate_) return true;
   return parts_.manager->CopyToDevice({item.data + offset, bytes}, item.device + offset).ok();
+}
+
+bool Restore::ReadAgain(Item& item) {
+  absl::StatusOr<tier::DeviceBuffer> buffer =
+      parts_.manager->Allocate(ask_.owner, ask_.block_bytes);
+  if (!buffer.ok()) return false;
+  const std::span<std::byte> data(separate_ ? item.data : buffer->data(), ask_.block_bytes);
+  if (!parts_.store->Read(item.key, data).ok()) return false;
+  if (separate_ && !parts_.manager->CopyToDevice(data, buffer->data()).ok()) return false;
+  item.spoilt = std::exchange(item.buffer, *std::move(buffer));
+  return true;
 }
 
 void Restore::EndItem(size_t index, bool good, bool again) {

@@ -5,8 +5,9 @@
 // opened and their memory is brought in.
 // On a device with memory of its own they are copied there slice by slice. Bytes are hashed as they
 // arrive and compared when a block is whole; a step that has used them waits for that (AwaitAll)
-// before it believes anything that it computed. A block that fails is read once more as a whole; if
-// it fails again it ends the restore, and the blocks before it are good.
+// before it believes anything that it computed. A block that fails is read once more as a whole, to
+// another place, as a step may still read the first one; if it fails again it ends the restore, and
+// the blocks before it are good.
 //
 // Thread-safe. Shared by the cache's threads, the callbacks of its reads and the sequence that
 // computes with it, hence held by shared_ptr.
@@ -82,7 +83,8 @@ class Restore : public std::enable_shared_from_this<Restore> {
     std::unique_ptr<os::DirectFile> file;
     // Given to the cache at the end; what it does not take stays for a step that computes with it.
     tier::DeviceBuffer buffer;
-    std::byte* device = nullptr;  // where the block lies in device memory
+    tier::DeviceBuffer spoilt;    // the first one, once the block was read again
+    std::byte* device = nullptr;  // where the block was first to lie in device memory
     os::Mapping host;             // on a device with memory of its own, what it passes through
     std::byte* data = nullptr;    // where its bytes are read to: one of the two
     uint32_t arrived = 0;         // bit i: slice i
@@ -111,6 +113,8 @@ class Restore : public std::enable_shared_from_this<Restore> {
   int NextSliceLocked(const Item& item) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // From where they were read to, if that is not the device's memory; false if that fails.
   bool CopyToDevice(const Item& item, uint64_t offset, uint64_t bytes);
+  // The whole block, into other memory; false if it cannot be had.
+  bool ReadAgain(Item& item);
   void PartOverLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndItem(size_t index, bool good, bool again);
   void End();

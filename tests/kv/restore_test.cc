@@ -271,7 +271,7 @@ TEST_F(RestoreTest, AnotherBlocksFileUnderTheNameIsNotTaken) {
 }
 
 // A read that fails once is made again, and the block is good; only who computed with it must not
-// believe the result.
+// believe the result. What it computes with is not written to meanwhile.
 TEST_F(RestoreTest, AReadThatFailsOnceCostsTheStepButNoBlock) {
   Start(kGiB);
   std::atomic<bool> failed{false};
@@ -284,7 +284,10 @@ TEST_F(RestoreTest, AReadThatFailsOnceCostsTheStepButNoBlock) {
   EXPECT_TRUE(absl::IsUnavailable(restore_->AwaitAll(nullptr)));
   done_.WaitForNotification();
   ASSERT_EQ(loaded_.blocks.size(), kBlocks);
-  for (size_t i = 0; i < kBlocks; ++i) EXPECT_TRUE(Holds(loaded_.blocks[i]->buffer.data(), i)) << i;
+  for (size_t i = 0; i < kBlocks; ++i) {
+    EXPECT_TRUE(Holds(loaded_.blocks[i]->buffer.data(), i)) << i;
+    EXPECT_EQ(loaded_.blocks[i]->buffer.data() == restore_->address(i), i != 5) << i;
+  }
   EXPECT_TRUE(failed);
   EXPECT_EQ(store_->State().damaged, 0u);
   loaded_ = {};
