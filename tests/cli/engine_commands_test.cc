@@ -1,9 +1,6 @@
 // The commands that run an engine, on the tiny golden models.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <boost/json.hpp>
 #include <cmath>
@@ -12,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "../support/listener.h"
 #include "cli/cli.h"
 
 namespace terrace::cli {
@@ -290,22 +288,14 @@ TEST_F(EngineCommandsTest, ServeWithoutModelsSaysHowToGetOne) {
 
 // A taken port ends the start before any model is looked at: the model here does not even exist.
 TEST_F(EngineCommandsTest, ServeFailsAtOnceOnATakenPort) {
-  const int listener = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  ASSERT_EQ(listen(listener, 1), 0);
-  socklen_t size = sizeof address;
-  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  const std::string port = std::to_string(ntohs(address.sin_port));
+  const testing_support::Listener listener;
+  const std::string port = std::to_string(listener.port());
   EXPECT_EQ(Terrace({"serve", "--model", "m=/does/not/exist.gguf", "--port", port,
                      "--server.metrics_port", "off", "--server.grpc_port", "off",
                      "--server.admin_port", "off"}),
             1);
   EXPECT_THAT(err_, AllOf(HasSubstr("127.0.0.1"), HasSubstr(port)));
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/images"));
-  close(listener);
 }
 
 TEST_F(EngineCommandsTest, VerifyContextReadsALongPromptInPiecesOfTwoSizes) {

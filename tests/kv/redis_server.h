@@ -16,31 +16,9 @@
 #include <thread>
 #include <vector>
 
+#include "support/listener.h"
+
 namespace terrace::testing_redis {
-
-// A socket that listens on a free loopback port.
-class Listener {
- public:
-  Listener() {
-    fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    if (bind(fd_, reinterpret_cast<sockaddr*>(&address), size) == 0 && listen(fd_, 16) == 0 &&
-        getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size) == 0) {
-      port_ = ntohs(address.sin_port);
-    }
-  }
-  ~Listener() { close(fd_); }
-  Listener(const Listener&) = delete;
-  Listener& operator=(const Listener&) = delete;
-  int32_t port() const { return port_; }
-
- private:
-  int fd_ = -1;
-  int32_t port_ = 0;
-};
 
 class RedisServer {
  public:
@@ -53,7 +31,7 @@ class RedisServer {
   }
 
   explicit RedisServer(const std::string& password = "") {
-    port_ = Listener().port();
+    port_ = testing_support::Listener().port();
     std::vector<std::string> words = {
         "redis-server", "--port", std::to_string(port_), "--bind", "127.0.0.1",
         "--save",       "",       "--appendonly",        "no"};

@@ -15,8 +15,8 @@
 namespace terrace::storage {
 namespace {
 
-using testing_redis::Listener;
 using testing_redis::RedisServer;
+using testing_support::Listener;
 
 constexpr size_t kData = 8192;
 

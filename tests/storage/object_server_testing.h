@@ -4,9 +4,7 @@
 #ifndef TERRACE_STORAGE_OBJECT_SERVER_TESTING_H_
 #define TERRACE_STORAGE_OBJECT_SERVER_TESTING_H_
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -22,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "../support/listener.h"
 #include "absl/synchronization/mutex.h"
 #include "base/text.h"
 
@@ -70,27 +69,17 @@ struct SeenRequest {
 class FakeObjectServer {
  public:
   FakeObjectServer() {
-    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    if (bind(listener_, reinterpret_cast<sockaddr*>(&address), size) != 0) std::abort();
-    if (listen(listener_, 128) != 0) std::abort();
-    getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
-    port_ = ntohs(address.sin_port);
     acceptor_ = std::thread([this] { Accept(); });
   }
   ~FakeObjectServer() {
     stopping_ = true;
-    shutdown(listener_, SHUT_RDWR);
+    listener_.End();
     acceptor_.join();
-    close(listener_);
     for (std::thread& thread : connections_) thread.join();
   }
 
-  uint16_t port() const { return port_; }
-  std::string url() const { return fmt::format("http://127.0.0.1:{}", port_); }
+  uint16_t port() const { return listener_.port(); }
+  std::string url() const { return fmt::format("http://127.0.0.1:{}", port()); }
 
   // `path` with its leading '/', escaped as it comes over the wire, without a query.
   void Put(const std::string& path, FakeObject object) {
@@ -128,7 +117,7 @@ class FakeObjectServer {
  private:
   void Accept() {
     for (;;) {
-      int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+      int fd = listener_.Accept();
       if (fd < 0) {
         if (stopping_) return;
         continue;
@@ -271,8 +260,7 @@ class FakeObjectServer {
     return false;
   }
 
-  int listener_ = -1;
-  uint16_t port_ = 0;
+  const testing_support::Listener listener_{128};
   std::atomic<bool> stopping_{false};
   std::thread acceptor_;
   std::vector<std::thread> connections_;  // the acceptor's until it has ended

@@ -3,8 +3,6 @@
 #ifndef TERRACE_WEIGHTS_HTTP_TESTING_H_
 #define TERRACE_WEIGHTS_HTTP_TESTING_H_
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -16,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "../support/listener.h"
 #include "absl/synchronization/mutex.h"
 #include "base/text.h"
 #include "fmt/format.h"
@@ -39,26 +38,16 @@ struct Resource {
 class HttpServer {
  public:
   HttpServer() {
-    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    if (bind(listener_, reinterpret_cast<sockaddr*>(&address), size) != 0) std::abort();
-    if (listen(listener_, 16) != 0) std::abort();
-    getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
-    port_ = ntohs(address.sin_port);
     thread_ = std::thread([this] { Serve(); });
   }
   ~HttpServer() {
     stopping_ = true;
-    shutdown(listener_, SHUT_RDWR);
+    listener_.End();
     thread_.join();
-    close(listener_);
   }
 
   std::string url(const std::string& path = "") const {
-    return fmt::format("http://127.0.0.1:{}{}", port_, path);
+    return fmt::format("http://127.0.0.1:{}{}", listener_.port(), path);
   }
   void Set(const std::string& path, Resource resource) {
     absl::MutexLock lock(&mutex_);
@@ -73,7 +62,7 @@ class HttpServer {
  private:
   void Serve() {
     while (!stopping_) {
-      int client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+      int client = listener_.Accept();
       if (client < 0) break;
       std::string head;
       char buffer[4096];
@@ -151,8 +140,7 @@ class HttpServer {
     Send(client, cut ? body.substr(0, std::min(resource.cut_bytes, body.size())) : body);
   }
 
-  int listener_ = -1;
-  int port_ = 0;
+  const testing_support::Listener listener_;
   std::atomic<bool> stopping_{false};
   absl::Mutex mutex_;
   std::map<std::string, Resource> resources_ ABSL_GUARDED_BY(mutex_);
