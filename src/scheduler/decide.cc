@@ -83,9 +83,8 @@ void SchedulerImpl::ViewLocked(View* view) {
       const auto its = static_cast<size_t>(tenant_of(*live));
       live->paused = seen[its].paused;
       seen[its].promised_us += queue->PromptUs(*live);
-      ArbiterTenant& tenant = view->tenants[its];
-      ++tenant.running;
-      tenant.served += static_cast<double>(live->tokens.size());
+      ++view->tenants[its].running;
+      view->tenants[its].served += static_cast<double>(live->tokens.size());
       view->NoteDeadline(live->weights_deadline_us());
       all_paused &= live->paused;
       band = std::min(band, BandOf(*live, now_us));

@@ -151,15 +151,22 @@ bool Mutex::AwaitWithDeadline(const Condition& condition, Time deadline) {
 void CondVar::Wait(Mutex* mutex) {
   static auto* const next = Next<void(CondVar*, Mutex*)>("7CondVar4WaitEPNS0_5MutexE");
   __tsan_release(mutex);
-  next(this, mutex);
+  {
+    const IgnoreReads ignore;
+    next(this, mutex);
+  }
   __tsan_acquire(mutex);
 }
 
 bool CondVar::WaitWithTimeout(Mutex* mutex, Duration timeout) {
   static auto* const next = Next<bool(CondVar*, Mutex*, Duration)>(
       "7CondVar15WaitWithTimeoutEPNS0_5MutexENS0_8DurationE");
+  bool timed_out = false;
   __tsan_release(mutex);
-  const bool timed_out = next(this, mutex, timeout);
+  {
+    const IgnoreReads ignore;
+    timed_out = next(this, mutex, timeout);
+  }
   __tsan_acquire(mutex);
   return timed_out;
 }
@@ -167,8 +174,12 @@ bool CondVar::WaitWithTimeout(Mutex* mutex, Duration timeout) {
 bool CondVar::WaitWithDeadline(Mutex* mutex, Time deadline) {
   static auto* const next =
       Next<bool(CondVar*, Mutex*, Time)>("7CondVar16WaitWithDeadlineEPNS0_5MutexENS0_4TimeE");
+  bool timed_out = false;
   __tsan_release(mutex);
-  const bool timed_out = next(this, mutex, deadline);
+  {
+    const IgnoreReads ignore;
+    timed_out = next(this, mutex, deadline);
+  }
   __tsan_acquire(mutex);
   return timed_out;
 }
