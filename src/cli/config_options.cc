@@ -61,6 +61,17 @@ std::string DataFolder(const server::Config& config) {
   return config.storage.disk_path.empty() ? server::DefaultDataFolder() : config.storage.disk_path;
 }
 
+Environment ObjectEnvironment(const server::Config& config, Environment environment) {
+  const std::map<std::string, std::string, std::less<>> set = {
+      {"AWS_ENDPOINT_URL_S3", config.storage.object_endpoint},
+      {"AWS_REGION", config.storage.object_region},
+      {"AWS_S3_ADDRESSING_STYLE", config.storage.object_addressing}};
+  return [set, environment = std::move(environment)](std::string_view name) {
+    const auto found = set.find(name);
+    return found != set.end() && !found->second.empty() ? found->second : environment(name);
+  };
+}
+
 std::string KeysFile(const server::Config& config) {
   return config.auth.keys.empty() ? DataFolder(config) + "/keys.json" : config.auth.keys;
 }

@@ -3,7 +3,9 @@
 #ifndef TERRACE_CLI_CONFIG_OPTIONS_H_
 #define TERRACE_CLI_CONFIG_OPTIONS_H_
 
+#include <functional>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -41,6 +43,11 @@ class ConfigOptions {
 
 // storage.disk.path, or where Terrace keeps its files without it.
 std::string DataFolder(const server::Config& config);
+
+// A variable by its name; "" for one that is not set.
+using Environment = std::function<std::string(std::string_view)>;
+// `environment` with what storage.object sets before the variables that say the same.
+Environment ObjectEnvironment(const server::Config& config, Environment environment);
 
 // auth.keys, or where API keys are kept without it.
 std::string KeysFile(const server::Config& config);

@@ -158,23 +158,14 @@ void LookAtDisk(const std::string& folder, bool quick, const Clock& clock,
                   probe->latency_us <= kGoodLatencyUs ? "" : "100 us or less are recommended"});
 }
 
-std::string Environment(const Io& io, const server::Config& config, std::string_view name) {
-  if (name == "AWS_ENDPOINT_URL_S3" && !config.storage.object_endpoint.empty()) {
-    return config.storage.object_endpoint;
-  }
-  if (name == "AWS_REGION" && !config.storage.object_region.empty()) {
-    return config.storage.object_region;
-  }
-  return io.Variable(name);
-}
-
 void LookAtObject(const Io& io, const server::Config& config, const std::string& url,
                   const Clock& clock, std::vector<Finding>* out) {
   auto add = [&](std::string value, Verdict verdict, std::string advice) {
     out->push_back({url, std::move(value), verdict, std::move(advice)});
   };
-  auto place = weights::FindObject(
-      url, [&](std::string_view name) { return Environment(io, config, name); }, clock);
+  const Environment environment =
+      ObjectEnvironment(config, [&io](std::string_view name) { return io.Variable(name); });
+  auto place = weights::FindObject(url, environment, clock);
   if (!place.ok()) return add(std::string(Message(place.status())), Verdict::kPoor, "");
   const int64_t start_us = clock.NowUs();
   auto info = place->store->Stat(place->key, {.timeout_us = 10'000'000});
@@ -183,7 +174,7 @@ void LookAtObject(const Io& io, const server::Config& config, const std::string&
     return add(std::string(Message(info.status())), Verdict::kPoor,
                absl::IsPermissionDenied(info.status())
                    ? "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the bucket's policy"
-                   : "check the URL, storage.object.endpoint and the way to it");
+                   : "check the URL, storage.object.endpoint, its addressing and the way to it");
   }
   std::vector<std::byte> piece(std::min<uint64_t>(8 * kMiB, info->bytes));
   double rate = 0;

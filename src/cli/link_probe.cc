@@ -139,9 +139,9 @@ absl::StatusOr<DiskProbe> MeasureDisk(const std::string& folder, uint64_t bytes,
   std::filesystem::create_directories(folder, error);
   if (error) return ErrnoStatus(error.value(), fmt::format("creating {}", folder));
   const std::string path = fmt::format("{}/doctor-{}.partial", folder, getpid());
-  absl::Status status = WriteProbe(path, bytes);
-  absl::StatusOr<DiskProbe> probe = status;
-  if (status.ok()) probe = ReadProbe(path, budget_us, clock);
+  const absl::Status written = WriteProbe(path, bytes);
+  absl::StatusOr<DiskProbe> probe =
+      written.ok() ? ReadProbe(path, budget_us, clock) : absl::StatusOr<DiskProbe>(written);
   std::filesystem::remove(path, error);
   return probe;
 }

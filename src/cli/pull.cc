@@ -111,7 +111,8 @@ absl::Status RunPull(const Invocation& invocation, const PullCommand& command) {
   if (command.source.starts_with("hf:")) {
     options.fetch.bearer_token = invocation.io->Variable("HF_TOKEN");
   }
-  options.fetch.environment = [&](std::string_view name) { return invocation.io->Variable(name); };
+  options.fetch.environment = ObjectEnvironment(
+      loaded.config, [io = invocation.io](std::string_view name) { return io->Variable(name); });
   ProgressLine line(invocation.io->err, invocation.io->err_is_terminal);
   options.progress = [&](const weights::PullProgress& progress) { line.Update(progress); };
   weights::ModelStore store(StoreFolder(loaded.config));

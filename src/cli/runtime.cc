@@ -163,8 +163,10 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::CreateAlone(
 void Runtime::SetStorage(const server::Config& config) {
   image_folder_ = ImageFolder(config);
   object_folder_ = DataFolder(config) + "/objects";
-  object_endpoint_ = config.storage.object_endpoint;
-  object_region_ = config.storage.object_region;
+  environment_ = ObjectEnvironment(config, [](std::string_view variable) -> std::string {
+    const char* value = std::getenv(std::string(variable).c_str());
+    return value == nullptr ? "" : value;
+  });
   object_patience_us_ = config.storage.object_patience_us;
   if (config.storage.disk_bytes == 0) return;
   disk_budget_ = std::make_unique<storage::DiskBudget>(
@@ -248,12 +250,7 @@ weights::OpenOptions Runtime::OpenOptionsOf(const std::string& name, const std::
   open.object_folder = object_folder_;
   open.object_patience_us = object_patience_us_;
   open.clock = &clock_;
-  open.environment = [this](std::string_view variable) -> std::string {
-    if (variable == "AWS_ENDPOINT_URL_S3" && !object_endpoint_.empty()) return object_endpoint_;
-    if (variable == "AWS_REGION" && !object_region_.empty()) return object_region_;
-    const char* value = std::getenv(std::string(variable).c_str());
-    return value == nullptr ? "" : value;
-  };
+  open.environment = environment_;
   open.disk = disk_budget_.get();
   open.notice = [this, name](const std::string& message) { Tell(name, message); };
   return open;

@@ -122,8 +122,7 @@ class Runtime {
   RealClock clock_;
   std::string image_folder_;
   std::string object_folder_;
-  std::string object_endpoint_;
-  std::string object_region_;
+  std::function<std::string(std::string_view)> environment_;  // of object stores
   int64_t object_patience_us_ = 0;
   std::unique_ptr<storage::DiskBudget> disk_budget_;
   absl::Mutex notice_mutex_;

@@ -91,8 +91,7 @@ void SchedulerImpl::ViewLocked(View* view) {
       if (!live->can_step()) continue;
       ++model.running;
       model.running_sla = std::min(model.running_sla, live->request->sla);
-      model.worse_than[0] += BandOf(*live, now_us) > 0;
-      model.worse_than[1] += BandOf(*live, now_us) > 1;
+      for (const int i : {0, 1}) model.worse_than[i] += BandOf(*live, now_us) > i;
     }
     for (const auto& live : queue->waiting) {
       const int32_t tenant = tenant_of(*live);

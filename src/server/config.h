@@ -100,6 +100,7 @@ struct Config {
     uint64_t disk_bytes = 0;                             // 0: as much as the disk has
     std::string object_endpoint;                         // empty: as the environment says
     std::string object_region;
+    std::string object_addressing;
     int64_t object_patience_us = 10'000'000;
   } storage;
   struct {

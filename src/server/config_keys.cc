@@ -211,6 +211,15 @@ const ConfigKey kKeys[] = {
      "us-east-1.",
      [](string_view t, Config* c) { return SetTextOr("auto", t, &c->storage.object_region); },
      [](In c) { return TextOr("auto", c.storage.object_region); }},
+    {"storage.object.addressing", "auto, path or virtual", "auto",
+     "Whether the bucket is in the path of requests to it, or in front of the host's name. auto: "
+     "AWS_S3_ADDRESSING_STYLE, else path where an endpoint is set.",
+     [](string_view t, Config* c) {
+       Status status = SetChoice(t, {"auto", "path", "virtual"}, &c->storage.object_addressing);
+       if (c->storage.object_addressing == "auto") c->storage.object_addressing.clear();
+       return status;
+     },
+     [](In c) { return TextOr("auto", c.storage.object_addressing); }},
     {"storage.object.patience", "duration", "10s",
      "How long a store that refuses or does not answer is asked again when a model in it is "
      "opened, "

@@ -81,6 +81,7 @@ const std::map<std::string_view, std::string_view> kOtherValues = {
     {"storage.disk.size", "1GiB"},
     {"storage.object.endpoint", "http://store"},
     {"storage.object.region", "eu"},
+    {"storage.object.addressing", "virtual"},
     {"storage.object.patience", "3s"},
     {"device.deterministic", "true"},
     {"device.graphs", "false"},

@@ -81,7 +81,8 @@ TEST_F(TierCommandsTest, DoctorMeasuresAndLeavesNothing) {
             0)
       << err_;
   std::set<std::string> seen;
-  for (const json::value& finding : json::parse(out_).as_array()) {
+  const json::value findings = json::parse(out_);
+  for (const json::value& finding : findings.as_array()) {
     seen.insert(std::string(finding.at("what").as_string()));
     const std::string verdict(finding.at("verdict").as_string());
     EXPECT_TRUE(verdict == "good" || verdict == "note" || verdict == "poor") << verdict;

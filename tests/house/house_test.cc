@@ -165,6 +165,21 @@ TEST_F(House, EveryHeaderIsIncludedBySomeone) {
   }
 }
 
+// A list of sources that forgets one leaves its tests out, and nothing fails.
+TEST_F(House, EverySourceOfATestIsBuilt) {
+  int listed = 0;
+  for (const SourceFile& file : Files()) {
+    if (!file.In("tests/") || !file.path.ends_with(".cc")) continue;
+    const size_t slash = file.path.rfind('/');
+    const SourceFile* build = Find(file.path.substr(0, slash) + "/CMakeLists.txt");
+    if (build == nullptr || build->text.find("SOURCES") == std::string::npos) continue;  // all are
+    ++listed;
+    EXPECT_NE(build->text.find(file.path.substr(slash + 1)), std::string::npos)
+        << build->path << " does not name " << file.path;
+  }
+  EXPECT_GT(listed, 0);
+}
+
 // ---- Text ------------------------------------------------------------------------------------
 
 size_t Columns(std::string_view line) {  // UTF-8 characters.

@@ -320,6 +320,15 @@ TEST_F(ObjectStoreTest, SettingsComeFromTheEnvironment) {
   EXPECT_EQ(settings->credentials.session_token, "token");
   variables["AWS_ENDPOINT_URL_S3"] = "http://own";
   EXPECT_EQ(S3SettingsFrom(environment)->endpoint, "http://own");
+  EXPECT_EQ(settings->addressing, S3Addressing::kAuto);
+  variables["AWS_S3_ADDRESSING_STYLE"] = "virtual";
+  EXPECT_EQ(S3SettingsFrom(environment)->addressing, S3Addressing::kVirtualHost);
+  variables["AWS_S3_ADDRESSING_STYLE"] = "path";
+  EXPECT_EQ(S3SettingsFrom(environment)->addressing, S3Addressing::kPath);
+  variables["AWS_S3_ADDRESSING_STYLE"] = "host";
+  EXPECT_TRUE(absl::IsInvalidArgument(S3SettingsFrom(environment).status()));
+  variables["AWS_S3_ADDRESSING_STYLE"] = "auto";
+  EXPECT_EQ(S3SettingsFrom(environment)->addressing, S3Addressing::kAuto);
   variables.erase("AWS_SECRET_ACCESS_KEY");
   EXPECT_TRUE(absl::IsInvalidArgument(S3SettingsFrom(environment).status()));
 }

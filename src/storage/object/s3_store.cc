@@ -66,6 +66,15 @@ absl::StatusOr<S3Settings> S3SettingsFrom(
     return absl::InvalidArgumentError(
         "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY must be set together");
   }
+  const std::string style = environment("AWS_S3_ADDRESSING_STYLE");
+  if (style == "path") {
+    settings.addressing = S3Addressing::kPath;
+  } else if (style == "virtual") {
+    settings.addressing = S3Addressing::kVirtualHost;
+  } else if (!style.empty() && style != "auto") {
+    return absl::InvalidArgumentError(
+        fmt::format("AWS_S3_ADDRESSING_STYLE must be auto, path or virtual, not '{}'", style));
+  }
   return settings;
 }
 

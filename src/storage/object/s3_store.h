@@ -32,8 +32,9 @@ struct S3Settings {
 };
 
 // From AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, AWS_REGION or AWS_DEFAULT_REGION,
-// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN. `environment` returns "" for a
-// variable that is not set. InvalidArgument if only half of a pair of keys is there.
+// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and AWS_S3_ADDRESSING_STYLE (auto,
+// path or virtual). `environment` returns "" for a variable that is not set. InvalidArgument if
+// only half of a pair of keys is there, and for another style.
 absl::StatusOr<S3Settings> S3SettingsFrom(
     const std::function<std::string(std::string_view)>& environment);
 
