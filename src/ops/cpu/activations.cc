@@ -41,12 +41,10 @@ void Activations::Quantise(const Matrix& x) {
 
 void Activations::QuantiseWholeRows(const Matrix& x) {
   const int32_t blocks = x.cols / kBlock;
-  // Whole rows one after the other are tiles of one row.
   const bool matrix_unit = UsesTileScaled(kernels_, x.rows, x.cols);
-  const int32_t tile = matrix_unit ? 1 : kernels_.tile_rows;
-  const int32_t tiles = matrix_unit ? (x.rows + kMatrixTile - 1) / kMatrixTile * kMatrixTile
-                                    : (x.rows + tile - 1) / tile;
-  const int32_t last_padded = matrix_unit ? 1 : PaddedRows(x.rows - (tiles - 1) * tile);
+  const int32_t tile = matrix_unit ? kMatrixTile : kernels_.tile_rows;
+  const int32_t tiles = (x.rows + tile - 1) / tile;
+  const int32_t last_padded = matrix_unit ? tile : PaddedRows(x.rows - (tiles - 1) * tile);
   const size_t rows = static_cast<size_t>(tiles - 1) * tile + static_cast<size_t>(last_padded);
   int8_t* bytes = x8_.Get(rows * static_cast<size_t>(x.cols));
   float* scales = x8_scale_.Get(rows);
@@ -54,12 +52,18 @@ void Activations::QuantiseWholeRows(const Matrix& x) {
   ForRows(team_, static_cast<int64_t>(rows), x.cols, [&](int64_t r) {
     const int64_t t = r / tile;
     const int64_t height = t == tiles - 1 ? last_padded : tile;
-    int8_t* to = bytes + (t * tile * blocks + r % tile) * kBlock;
+    // A matrix unit takes two blocks of a row at a time.
+    const int64_t together = matrix_unit ? 2 * kBlock : kBlock;
+    const int64_t step = matrix_unit ? kBlock : height * kBlock;
+    const int64_t pair_step = 2 * height * kBlock;
+    int8_t* const to = bytes + t * tile * x.cols + r % tile * together;
     if (r < x.rows) {
-      kernels_.quantize_whole_row(x.row(r), x.cols, to, height, scales + r, sums + r);
+      kernels_.quantize_whole_row(x.row(r), x.cols, to, step, pair_step, scales + r, sums + r);
       return;
     }
-    for (int32_t b = 0; b < blocks; ++b) std::memset(to + b * height * kBlock, 0, kBlock);
+    for (int32_t b = 0; b < blocks; ++b) {
+      std::memset(to + b / 2 * pair_step + b % 2 * step, 0, kBlock);
+    }
     scales[r] = 0.0f;
     sums[r] = 0;
   });

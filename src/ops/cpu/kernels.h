@@ -42,8 +42,8 @@ struct MatMulArgs {
   int32_t rows;             // output features in them; the last group may be partial
   int32_t cols;
   const XBlock* xq;       // quantised formats
-  const int8_t* x8;       // W8A8: 32 bytes a block, tiles as of xq; tile_quant_matmul: whole rows,
-                          // their number filled up with zeros to a multiple of 16
+  const int8_t* x8;       // W8A8: 32 bytes a block, tiles as of xq; tile_quant_matmul: tiles of 16
+                          // rows by 64 columns, the last rows filled up with zeros
   const float* x8_scale;  // and one scale and
   const int32_t* x8_sum;  // one sum of bytes a row, rows in order
   const float* x;         // float formats
@@ -124,7 +124,7 @@ inline constexpr int64_t AttentionScratch(int32_t key_dim, int32_t value_dim) {
 }
 
 // The same of tile attention: units of one pass, and keys of one chunk.
-inline constexpr int kTileUnits = 128;
+inline constexpr int kTileUnits = 256;
 inline constexpr int kTileKeys = 128;
 inline constexpr int64_t TileAttentionScratch(int32_t key_dim, int32_t value_dim) {
   const int64_t query = int64_t{kTileUnits} * key_dim;
@@ -160,10 +160,10 @@ struct Kernels {
   void (*to_bf16)(const float* x, int32_t cols, uint16_t* out, int64_t stride);
   // Quantises one row into blocks that lie `stride` records apart.
   void (*quantize_row)(const float* x, int32_t cols, XBlock* out, int64_t stride);
-  // Quantises one row with one scale, for W8A8: block b at q + b * stride * 32. The scale is NaN if
-  // the row holds a NaN or an infinity.
-  void (*quantize_whole_row)(const float* x, int32_t cols, int8_t* q, int64_t stride, float* scale,
-                             int32_t* sum);
+  // Quantises one row with one scale, for W8A8: block b at q + b / 2 * pair_step + b % 2 * step.
+  // The scale is NaN if the row holds a NaN or an infinity.
+  void (*quantize_whole_row)(const float* x, int32_t cols, int8_t* q, int64_t step,
+                             int64_t pair_step, float* scale, int32_t* sum);
   void (*rms_norm)(const float* x, const float* weight, int32_t n, float eps, float* out);
   void (*glu)(Activation activation, const float* gate, const float* up, int32_t n, float* out);
   void (*add)(float* x, const float* y, int32_t n);

@@ -43,8 +43,8 @@ void QuantizeRow(const float* x, int32_t cols, XBlock* out, int64_t stride) {
   }
 }
 
-void QuantizeWholeRow(const float* x, int32_t cols, int8_t* q, int64_t stride, float* scale,
-                      int32_t* sum) {
+void QuantizeWholeRow(const float* x, int32_t cols, int8_t* q, int64_t step, int64_t pair_step,
+                      float* scale, int32_t* sum) {
   const I magnitude = SetI(0x7fffffff);
   I top = ZeroI();
   for (int32_t c = 0; c < cols; c += kLanes) top = MaxI(top, AndI(AsI(Load(x + c)), magnitude));
@@ -58,11 +58,12 @@ void QuantizeWholeRow(const float* x, int32_t cols, int8_t* q, int64_t stride, f
     inverse = 0.0f;
   }
   I total = ZeroI();
-  for (int32_t c = 0; c < cols; c += kBlock, q += stride * kBlock) {
+  for (int32_t c = 0; c < cols; c += kBlock) {
     const I q0 = RoundToI(Mul(Load(x + c), Set1(inverse)));
     const I q1 = RoundToI(Mul(Load(x + c + kLanes), Set1(inverse)));
-    StoreI8(q, q0);
-    StoreI8(q + kLanes, q1);
+    int8_t* const to = q + c / (2 * kBlock) * pair_step + c / kBlock % 2 * step;
+    StoreI8(to, q0);
+    StoreI8(to + kLanes, q1);
     total = AddI(total, AddI(q0, q1));
   }
   *sum = ReduceAddI(total);

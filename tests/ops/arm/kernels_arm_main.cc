@@ -73,7 +73,8 @@ class Checker {
       const int height = n - first >= tile ? tile : PaddedRows(n - first);
       const int at = first * blocks + r - first;
       kernels_.quantize_row(x.data() + r * cols, cols, a.blocks.data() + at, height);
-      kernels_.quantize_whole_row(x.data() + r * cols, cols, a.bytes.data() + at * kBlock, height,
+      kernels_.quantize_whole_row(x.data() + r * cols, cols, a.bytes.data() + at * kBlock,
+                                  int64_t{height} * kBlock, int64_t{height} * 2 * kBlock,
                                   &a.scales[static_cast<size_t>(r)],
                                   &a.sums[static_cast<size_t>(r)]);
     }
