@@ -65,7 +65,8 @@ Environment ObjectEnvironment(const server::Config& config, Environment environm
   const std::map<std::string, std::string, std::less<>> set = {
       {"AWS_ENDPOINT_URL_S3", config.storage.object_endpoint},
       {"AWS_REGION", config.storage.object_region},
-      {"AWS_S3_ADDRESSING_STYLE", config.storage.object_addressing}};
+      {"AWS_S3_ADDRESSING_STYLE", config.storage.object_addressing},
+      {"AWS_CA_BUNDLE", config.storage.object_ca}};
   return [set, environment = std::move(environment)](std::string_view name) {
     const auto found = set.find(name);
     return found != set.end() && !found->second.empty() ? found->second : environment(name);

@@ -101,6 +101,7 @@ struct Config {
     std::string object_endpoint;                         // empty: as the environment says
     std::string object_region;
     std::string object_addressing;
+    std::string object_ca;
     int64_t object_patience_us = 10'000'000;
   } storage;
   struct {

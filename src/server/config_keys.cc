@@ -220,6 +220,11 @@ const ConfigKey kKeys[] = {
        return status;
      },
      [](In c) { return TextOr("auto", c.storage.object_addressing); }},
+    {"storage.object.ca", "file or auto", "auto",
+     "Certificates that the store's is checked by (PEM), where it is of an authority of one's own. "
+     "auto: AWS_CA_BUNDLE, else the system's.",
+     [](string_view t, Config* c) { return SetTextOr("auto", t, &c->storage.object_ca); },
+     [](In c) { return TextOr("auto", c.storage.object_ca); }},
     {"storage.object.patience", "duration", "10s",
      "How long a store that refuses or does not answer is asked again when a model in it is "
      "opened, "

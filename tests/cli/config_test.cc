@@ -82,6 +82,7 @@ const std::map<std::string_view, std::string_view> kOtherValues = {
     {"storage.object.endpoint", "http://store"},
     {"storage.object.region", "eu"},
     {"storage.object.addressing", "virtual"},
+    {"storage.object.ca", "/k/ca.pem"},
     {"storage.object.patience", "3s"},
     {"device.deterministic", "true"},
     {"device.graphs", "false"},

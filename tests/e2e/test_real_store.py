@@ -96,6 +96,13 @@ def test_a_model_is_pulled_from_it(tmp_path, pair, gateway, session, monkeypatch
     for folder in ["variables", "keys"]:
         files = [path.read_bytes() for path in (tmp_path / folder).rglob("*.gguf")]
         assert files == [pair["m1"].read_bytes()], out
+    # Over TLS, with a certificate that no system knows.
+    tls = f"--storage.object.endpoint={gateway.tls_endpoint}"
+    status, out = terrace(*pull, tmp_path / "strange", tls)
+    assert status != 0 and "certificate" in out, out
+    trusted = f"--storage.object.ca={gateway.certificate}"
+    status, out = terrace(*pull, tmp_path / "tls", tls, trusted)
+    assert status == 0, out
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not it")
     status, out = terrace(*pull, tmp_path / "refused", *flags)
     assert status != 0 and "s3://models/pulled/m1.gguf" in out and "403" in out, out

@@ -52,11 +52,13 @@ class CephGateway {
   CephGateway(const CephGateway&) = delete;
   CephGateway& operator=(const CephGateway&) = delete;
 
-  bool running() const { return first_.size() == 4; }
+  bool running() const { return first_.size() == 6; }
   const std::string& error() const { return error_; }
   const std::string& endpoint() const { return first_[0]; }
   AwsCredentials credentials() const { return {first_[1], first_[2], ""}; }
   const std::string& version() const { return first_[3]; }
+  const std::string& tls_endpoint() const { return first_[4]; }
+  const std::string& certificate() const { return first_[5]; }  // of localhost and models.localhost
 
   // The words that the script's commands answer with; empty with error() set if it refused, and
   // {""} for those that answer with none.

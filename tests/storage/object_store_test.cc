@@ -321,6 +321,9 @@ TEST_F(ObjectStoreTest, SettingsComeFromTheEnvironment) {
   variables["AWS_ENDPOINT_URL_S3"] = "http://own";
   EXPECT_EQ(S3SettingsFrom(environment)->endpoint, "http://own");
   EXPECT_EQ(settings->addressing, S3Addressing::kAuto);
+  EXPECT_EQ(settings->ca_file, "");
+  variables["AWS_CA_BUNDLE"] = "/k/ca.pem";
+  EXPECT_EQ(S3SettingsFrom(environment)->ca_file, "/k/ca.pem");
   variables["AWS_S3_ADDRESSING_STYLE"] = "virtual";
   EXPECT_EQ(S3SettingsFrom(environment)->addressing, S3Addressing::kVirtualHost);
   variables["AWS_S3_ADDRESSING_STYLE"] = "path";

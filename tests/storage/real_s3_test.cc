@@ -138,6 +138,30 @@ TEST_F(RealS3Test, WhoMayNotReadIsToldSoWithoutTheSecret) {
   EXPECT_TRUE(absl::IsPermissionDenied((*store)->Stat("private", {}).status()));
 }
 
+TEST_F(RealS3Test, OverTlsItsCertificateIsChecked) {
+  Store("put", "models", "private", "abc");
+  S3Settings settings = Settings();
+  settings.endpoint = gateway_->tls_endpoint();
+  const absl::Status unknown = Open(settings)->Stat("private", {}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(unknown)) << unknown;
+  EXPECT_THAT(std::string(Message(unknown)), HasSubstr("certificate"));
+  settings.ca_file = gateway_->certificate();
+  for (const S3Addressing addressing : {S3Addressing::kPath, S3Addressing::kVirtualHost}) {
+    settings.addressing = addressing;
+    auto store = Open(settings);
+    auto info = store->Stat("private", {});
+    ASSERT_TRUE(info.ok()) << info.status();
+    EXPECT_EQ(*Read(*store, "private", *info, 1, 2), "bc");
+  }
+  // Of another host's name.
+  settings.addressing = S3Addressing::kPath;
+  settings.endpoint.replace(settings.endpoint.find("localhost"), 9, "127.0.0.1");
+  EXPECT_TRUE(absl::IsFailedPrecondition(Open(settings)->Stat("private", {}).status()));
+  settings.ca_file = folder_ + "/none.pem";
+  const absl::Status missing = Open(settings)->Stat("private", {}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(missing)) << missing;
+}
+
 TEST_F(RealS3Test, TemporaryCredentialsNeedTheirToken) {
   Store("put", "models", "private", "abc");
   const auto words = gateway_->Do({"session"});

@@ -25,6 +25,7 @@ struct HttpOptions {
   // Slower than this for so long is a stall, and the attempt has failed.
   int64_t low_speed_bytes_per_s = 1024;
   int64_t low_speed_s = 10;
+  std::string ca_file;       // certificates that are trusted (PEM); empty: the system's
   std::string bearer_token;  // sent to the URL's own host only; plain HTTP stores
 };
 

@@ -66,6 +66,7 @@ absl::StatusOr<S3Settings> S3SettingsFrom(
     return absl::InvalidArgumentError(
         "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY must be set together");
   }
+  settings.ca_file = environment("AWS_CA_BUNDLE");
   const std::string style = environment("AWS_S3_ADDRESSING_STYLE");
   if (style == "path") {
     settings.addressing = S3Addressing::kPath;
@@ -126,6 +127,7 @@ absl::StatusOr<std::unique_ptr<S3Store>> S3Store::Create(S3Settings settings, st
     return absl::InvalidArgumentError("the S3 endpoint must be http(s)://host[:port]");
   }
   options.bearer_token.clear();
+  if (!settings.ca_file.empty()) options.ca_file = settings.ca_file;
   return std::unique_ptr<S3Store>(
       new S3Store(std::move(settings), std::move(bucket), std::move(options), clock));
 }

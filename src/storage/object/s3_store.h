@@ -29,12 +29,13 @@ struct S3Settings {
   std::string region = "us-east-1";
   S3Addressing addressing = S3Addressing::kAuto;
   AwsCredentials credentials;  // without: requests of anyone
+  std::string ca_file;         // certificates that are trusted (PEM); empty: the system's
 };
 
 // From AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, AWS_REGION or AWS_DEFAULT_REGION,
-// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and AWS_S3_ADDRESSING_STYLE (auto,
-// path or virtual). `environment` returns "" for a variable that is not set. InvalidArgument if
-// only half of a pair of keys is there, and for another style.
+// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_CA_BUNDLE and
+// AWS_S3_ADDRESSING_STYLE (auto, path or virtual). `environment` returns "" for a variable that is
+// not set. InvalidArgument if only half of a pair of keys is there, and for another style.
 absl::StatusOr<S3Settings> S3SettingsFrom(
     const std::function<std::string(std::string_view)>& environment);
 
@@ -48,7 +49,8 @@ absl::StatusOr<S3Location> ParseS3Url(std::string_view url);
 class S3Store final : public HttpStore {
  public:
   // InvalidArgument for a bucket, endpoint or credential that cannot be one. `clock` (its wall time
-  // goes into signatures) must outlive the store; HttpOptions::bearer_token is not used.
+  // goes into signatures) must outlive the store; HttpOptions::bearer_token is not used,
+  // nor ca_file where the settings have one.
   static absl::StatusOr<std::unique_ptr<S3Store>> Create(S3Settings settings, std::string bucket,
                                                          HttpOptions options, const Clock& clock);
 
