@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -27,9 +28,13 @@ struct TopOptions {
   bool once = false;
 };
 
+// Without what is behind the point; 0 for what is not there or less.
 uint64_t Number(const json::object& object, std::string_view name) {
+  constexpr double kMost = 0x1p63;
   const json::value* found = object.if_contains(json::string_view(name.data(), name.size()));
-  return found != nullptr && found->is_number() ? found->to_number<uint64_t>() : 0;
+  if (found == nullptr || !found->is_number()) return 0;
+  if (const uint64_t* whole = found->if_uint64()) return *whole;
+  return static_cast<uint64_t>(std::clamp(found->to_number<double>(), 0.0, kMost));
 }
 
 std::string TextOf(const json::object& object, std::string_view name) {
@@ -145,6 +150,16 @@ std::vector<std::string> Lines(const json::object& state, const json::object* be
   return out;
 }
 
+// Lines() of a state that may be another program's.
+absl::StatusOr<std::vector<std::string>> Look(const json::value& state, const json::value& before,
+                                              const std::string& url) {
+  try {
+    return Lines(state.as_object(), before.is_object() ? &before.as_object() : nullptr);
+  } catch (const std::exception&) {  // what is not there, or is something else
+    return absl::FailedPreconditionError(fmt::format("{} is no admin port of Terrace", url));
+  }
+}
+
 // The terminal, until destroyed.
 class Screen {
  public:
@@ -181,15 +196,15 @@ absl::Status Top(const TopOptions& options, Invocation* invocation) {
     return absl::OkStatus();
   }
   if (options.once || !invocation->io->err_is_terminal) {
-    for (const std::string& line : Lines(state.as_object(), nullptr)) {
-      *invocation->io->out << line << "\n";
-    }
+    ASSIGN_OR_RETURN(const std::vector<std::string> lines, Look(state, nullptr, options.url));
+    for (const std::string& line : lines) *invocation->io->out << line << "\n";
     return absl::OkStatus();
   }
   Screen screen;
   json::value before;
-  while (
-      screen.Show(Lines(state.as_object(), before.is_object() ? &before.as_object() : nullptr))) {
+  for (;;) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> lines, Look(state, before, options.url));
+    if (!screen.Show(lines)) break;
     before = std::move(state);
     ASSIGN_OR_RETURN(state, AskAdmin(options.url, "/admin/state", ask));
   }
