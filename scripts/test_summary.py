@@ -6,6 +6,7 @@ usage: test_summary.py REPORT_DIR STATUS
 REPORT_DIR holds ctest.xml (JUnit, one entry a program), gtest/*.xml (one file a GoogleTest program
 NAME_test, registered with ctest as NAME) and pytest.xml (JUnit). A program that failed without a
 failed case in its own report (a crash, a time-out, a sanitizer's finding) counts as one failure.
+What tests name as their property "with", a server that they had started, say, is printed.
 STATUS is the exit status of the runners. Exits non-zero if anything failed or nothing ran.
 """
 
@@ -39,9 +40,13 @@ def main():
     report, status = pathlib.Path(sys.argv[1]), int(sys.argv[2])
     count = {"passed": 0, "failed": 0, "skipped": 0}
     failures, skips = [], []
+    programs = {}  # what tests ran with: how many of them
 
     def add(result, name, case=None):
         count[result] += 1
+        for each in case.iter("property") if case is not None else []:
+            if each.get("name") == "with":
+                programs[each.get("value")] = programs.get(each.get("value"), 0) + 1
         if result == "failed":
             failures.append(name)
         if result == "skipped":
@@ -72,6 +77,8 @@ def main():
     for case in cases(pytest) if pytest.exists() else []:
         add(outcome(case), f"{case.get('classname')}.{case.get('name')}", case)
 
+    for program, tests in sorted(programs.items()):
+        print(f"with {program}: {tests} tests")
     by_reason = {}
     for name, reason in skips:
         by_reason.setdefault(reason or "no reason given", []).append(name)

@@ -18,15 +18,16 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def gateway():
     gateway = ceph_gateway.CephGateway()
-    print(f"the S3 server is the RADOS Gateway of Ceph {gateway.version}")
     gateway.bucket("models")
     yield gateway
     gateway.stop()
 
 
 @pytest.fixture
-def session(gateway, monkeypatch):
+def session(gateway, monkeypatch, request):
     """Temporary credentials in the environment."""
+    server = f"the RADOS Gateway of Ceph {gateway.version} as S3 server"
+    request.node.user_properties.append(("with", server))  # printed by scripts/test_summary.py
     key, secret, token = gateway.session()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)

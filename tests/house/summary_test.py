@@ -14,7 +14,7 @@ SKIP = '<testcase name="{}" classname="S" result="skipped"><skipped message="no 
 
 class Summary(unittest.TestCase):
     def run_summary(self, files, status=0):
-        """(exit status, last line) for a report folder with these files."""
+        """(exit status, last line) for a report folder with these files; self.lines has all."""
         with tempfile.TemporaryDirectory() as folder:
             for name, cases in files.items():
                 path = pathlib.Path(folder) / name
@@ -26,7 +26,8 @@ class Summary(unittest.TestCase):
                 text=True,
                 check=False,
             )
-            return done.returncode, done.stdout.splitlines()[-1]
+            self.lines = done.stdout.splitlines()
+            return done.returncode, self.lines[-1]
 
     def test_cases_of_all_runners_are_added_up(self):
         files = {
@@ -53,6 +54,13 @@ class Summary(unittest.TestCase):
         gone = '<testcase name="a" status="notrun"><skipped message="{}"/></testcase>'
         files = {"ctest.xml": gone.format("Unable to find executable")}
         self.assertEqual(self.run_summary(files, 8), (1, "0 passed, 1 failed"))
+
+    def test_what_tests_ran_with_is_named(self):
+        said = '<properties><property name="with" value="a server 1.2"/></properties>'
+        case = f'<testcase name="x" status="run" result="completed">{said}</testcase>'
+        files = {"gtest/a_test.xml": case + PASS.format("y"), "pytest.xml": case}
+        self.assertEqual(self.run_summary(files), (0, "3 passed, 0 failed"))
+        self.assertIn("with a server 1.2: 2 tests", self.lines)
 
     def test_nothing_run_is_not_success(self):
         self.assertEqual(self.run_summary({}), (1, "0 passed, 0 failed"))

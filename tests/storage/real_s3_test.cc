@@ -5,7 +5,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 
 #include "base/random.h"
 #include "base/status.h"
@@ -27,7 +26,6 @@ class RealS3Test : public ::testing::Test {
     if (!CephGateway::Installed()) return;
     gateway_ = new CephGateway;
     if (!gateway_->running()) return;
-    std::cout << "the S3 server is the RADOS Gateway of Ceph " << gateway_->version() << std::endl;
     for (const char* bucket : {"models", "kept"}) gateway_->Do({"bucket", bucket});
   }
   static void TearDownTestSuite() {
@@ -39,6 +37,7 @@ class RealS3Test : public ::testing::Test {
       GTEST_SKIP() << "radosgw, ceph-mon and ceph-osd are not installed";
     }
     ASSERT_TRUE(gateway_->running()) << gateway_->error();
+    RecordProperty("with", "the RADOS Gateway of Ceph " + gateway_->version() + " as S3 server");
     std::string pattern = (fs::temp_directory_path() / "terrace-s3-XXXXXX").string();
     folder_ = mkdtemp(pattern.data());
   }
