@@ -20,7 +20,7 @@ class Listener {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof(address);
     auto* any = reinterpret_cast<sockaddr*>(&address);
-    if (bind(fd_, any, size) != 0 || listen(fd_, backlog) != 0 ||
+    if (fd_ < 0 || bind(fd_, any, size) != 0 || listen(fd_, backlog) != 0 ||
         getsockname(fd_, any, &size) != 0) {
       std::abort();
     }

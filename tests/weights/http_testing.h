@@ -104,8 +104,10 @@ class HttpServer {
       if (it != resources_.end()) {
         found = true;
         resource = it->second;
-        fail = it->second.fail_times > 0 && it->second.fail_times-- > 0;
-        cut = !fail && it->second.cut_times > 0 && it->second.cut_times-- > 0;
+        fail = it->second.fail_times > 0;
+        cut = !fail && it->second.cut_times > 0;
+        it->second.fail_times -= fail;
+        it->second.cut_times -= cut;
       }
     }
     auto simple = [&](int code, const std::string& headers) {
